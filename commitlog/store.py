@@ -113,8 +113,13 @@ class Store:
             if reuse and (config is None or settings == opened._config):
                 return opened
             raise StoreRunning(_text_of_opened(opened, reuse))
+        return cls._start(directory, settings)
+
+    @classmethod
+    def _start(cls, directory: StoreDirectory, settings: Config, *, only_drains: bool = False) -> Store:
+        wanted = {"path": str(directory.path), "config": settings.to_json(), "only_drains": only_drains}
         try:
-            request = orjson.dumps({"path": str(directory.path), "config": settings.to_json()}) + b"\n"
+            request = orjson.dumps(wanted) + b"\n"
         except TypeError:  # it tells the stages in JSON
             raise StoreRefused(f"{str(directory.path)!a}: a store's path is UTF-8; choose another one") from None
         check_free(_NEEDED_DESCRIPTORS, f"{directory.path}: to start the stages")
@@ -322,6 +327,15 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
+
+
+def drain(path: str | os.PathLike[str], config: Mapping[str, Any]) -> StopReport:
+    """Brings to the disk what a killed store has left in its pool, and stops it again.
+
+    This is the one start that a superseded store allows: no producer comes to it. Raises what
+    `Store.open` and `Store.close` raise.
+    """
+    return Store._start(StoreDirectory(path), load_config(config), only_drains=True).close()
 
 
 def _drain_seconds(config: Config) -> float:

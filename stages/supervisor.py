@@ -107,6 +107,7 @@ def main(make: Callable[[Path, Config], Supervisor] = Supervisor) -> None:
     _allow_descriptors()
     request = _read_request()
     supervisor = make(Path(request["path"]), Config.from_json(request["config"]))
+    supervisor.opening.only_drains = request["only_drains"]
     signal.signal(signal.SIGTERM, supervisor.request.on_signal)
     code = supervisor.run()
     os._exit(code)  # nothing is left to be written, and to take the interpreter apart takes 60 ms of a core

@@ -138,13 +138,13 @@ def served_base() -> Iterator[str]:
     """The worker's server of any store, and this process's connection to it."""
     from commitlog.planning.address import parse_address
     from commitlog.remote import requests
-    from commitlog.remote.connection import connection_of, forget_connection
+    from commitlog.remote.connection import connection_of
 
     with served.any_store_server() as base:
         address = parse_address(f"{base}/any")
         connection_of(address).ask("stores", requests.Stores())
         yield base
-        forget_connection(address)
+        served.forget_connection(address)
 
 
 @pytest.fixture(params=["path", "url"])

@@ -7,8 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from commitlog.planning.address import Address
 
 ROOT = Path(__file__).parents[1]
 SLASH = "~"
@@ -41,6 +46,15 @@ def by_url(base: str | None) -> Iterator[None]:
 def is_by_url() -> bool:
     """Whether the test runs by URL."""
     return _base is not None
+
+
+def forget_connection(address: Address) -> None:
+    """Closes this process's connection, so that a test leaves none open."""
+    from commitlog.remote import connection
+
+    found = connection._connections.pop(replace(address, store=""), None)
+    if found is not None:
+        found.close()
 
 
 @contextmanager

@@ -85,8 +85,8 @@ COLUMN_TYPES: dict[str, pa.DataType] = {
 """All columns that messages have. The first seven are those of Spark's Kafka source."""
 KAFKA_COLUMNS = tuple(COLUMN_TYPES)[:7]
 
-CREATE_TIME_TYPE = 1
-"""The value of timestampType that Kafka calls LogAppendTime, the time of the store."""
+LOG_APPEND_TIME_TYPE = 1
+"""The value of timestampType for Kafka's LogAppendTime: the time of the store."""
 
 _MS_MOST = (2**63 - 1) // 1000
 """The highest time in milliseconds that fits into 64 bits when it is turned into microseconds."""
@@ -447,7 +447,7 @@ _BUILDERS: dict[str, Callable[[Decoder, pa.DataType], pa.Array]] = {
     "partition": lambda rows, kind: rows.constant(rows.queue.lane, kind),
     "offset": Decoder.offsets,
     "timestamp": lambda rows, kind: rows.timestamps(rows.store_timestamps, kind),
-    "timestampType": lambda rows, kind: rows.constant(CREATE_TIME_TYPE, kind),
+    "timestampType": lambda rows, kind: rows.constant(LOG_APPEND_TIME_TYPE, kind),
     "headers": lambda rows, kind: rows.pair_lists(kind, headers=True),
     "tags": lambda rows, kind: rows.property_values(b"TAGS", kind),
     "bornTimestamp": lambda rows, kind: rows.timestamps(rows.heads["born_timestamp"], kind),

@@ -58,6 +58,8 @@ class Cut:
     reason: str
     records_after: int
     """Good records among what is taken away."""
+    log_end: int = 0
+    """Where the log ended before, if the cut takes whole records away; 0 for a torn tail."""
 
 
 class Quarantine:
@@ -92,10 +94,12 @@ class Quarantine:
 
     # ---- cuts -----------------------------------------------------------------------------------
 
-    def plan(self, end: int, dirty_end: int, later: Sequence[int], reason: str, records_after: int) -> Cut:
+    def plan(
+        self, end: int, dirty_end: int, later: Sequence[int], reason: str, records_after: int, log_end: int = 0
+    ) -> Cut:
         """Copies the bytes [end, dirty_end), which are in one segment, and makes the plan durable.
 
-        `later` are the starts of segment files that are to leave the log.
+        `later` are the starts of segment files that are to leave the log. See Cut for the rest.
         """
         self.channel.create_directory(self.path, below=self.lane_directory.path)
         copy, crc = "", 0
@@ -103,14 +107,23 @@ class Quarantine:
             copy, crc = self._copy(end, dirty_end, "torn", segment_start(end, self.segment_bytes))
         moves = [(segment_name(start), self._free_name(f"segment-{segment_name(start)}")) for start in later]
         note = f"torn-{end:020d}-{crc or crc32(repr(moves).encode()):08x}.json"
-        cut = Cut(end, dirty_end, copy, note, moves, reason, records_after)
+        cut = Cut(end, dirty_end, copy, note, moves, reason, records_after, log_end)
         self.channel.replace_file(self.path / _PLAN, _to_json(asdict(cut)))
         return cut
 
     def pending(self) -> Cut | None:
         """The cut that a killed recovery left under way."""
+        return self._read(_PLAN)
+
+    def cuts(self) -> Iterator[Cut]:
+        """The cuts that were carried out, as their notes say."""
+        for name in self.channel.list(self.path):
+            if name.startswith("torn-") and name.endswith(".json") and (cut := self._read(name)):
+                yield cut
+
+    def _read(self, name: str) -> Cut | None:
         try:
-            values = orjson.loads(self.channel.read_file(self.path / _PLAN))
+            values = orjson.loads(self.channel.read_file(self.path / name))
             cut = Cut(**values | {"moves": [(source, target) for source, target in values["moves"]]})
             return cut if self._is_sound(cut) else None
         except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -118,7 +131,7 @@ class Quarantine:
 
     def _is_sound(self, cut: Cut) -> bool:
         """Whether a plan from disk names only this lane's files, and its copy is complete."""
-        if type(cut.end) is not int or type(cut.dirty_end) is not int:
+        if any(type(number) is not int for number in (cut.end, cut.dirty_end, cut.records_after, cut.log_end)):
             return False
         start = segment_start(cut.end, self.segment_bytes)
         names = [cut.note, *(name for move in cut.moves for name in move), *([cut.copy] if cut.copy else [])]

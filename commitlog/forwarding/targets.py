@@ -91,9 +91,9 @@ class Targets:
 
     def check(self) -> None:
         """Looks whether the topics in Kafka are still the same ones."""
-        names = {known.name: topic for topic, known in self._ready.items()}
-        found = self._cluster.find(names)
-        for name, topic in names.items():
-            if name not in found or found[name].id != self._ready[topic].id:
-                self._check_same(topic, name, found.get(name))
+        found = self._cluster.find({known.name for known in self._ready.values()})
+        for topic, known in list(self._ready.items()):  # several may go to one topic of Kafka's
+            now = found.get(known.name)
+            if now is None or now.id != known.id:
+                self._check_same(topic, known.name, now)
                 del self._ready[topic]

@@ -226,12 +226,15 @@ class _Recovery:
                 self.channel.unlink(path)
 
     def _finish_cut(self) -> None:
-        """Finishes a cut that a killed recovery had begun, unless somebody appended there since."""
+        """Finishes a cut that a killed recovery or rejoin had begun.
+
+        A torn tail is not cut where somebody has appended since.
+        """
         cut = self.quarantine.pending()
         if cut is None:
             return
         log = LogScan(MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel), self.lane)
-        if log.holds_record(cut.end):
+        if not cut.log_end and log.holds_record(cut.end):
             self.quarantine.drop_plan(cut.note)
         else:
             self._carry_out(cut)

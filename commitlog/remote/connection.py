@@ -259,11 +259,3 @@ def connection_of(address: Address) -> Connection:
         if found is None:
             found = _connections[server] = Connection(server)
         return found
-
-
-def forget_connection(address: Address) -> None:
-    """Closes the process's connection, so that the next one reads the files of credentials anew."""
-    with _connections_lock:
-        found = _connections.pop(replace(address, store=""), None)
-    if found is not None:
-        found.close()

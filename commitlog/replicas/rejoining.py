@@ -1,11 +1,11 @@
 """Makes an old primary a replica of the store that was promoted (`commitlog rejoin`).
 
 The promoted store knows where each lane ended at its promotion. What only the old one has behind
-these ends goes to the quarantine of its lane, and is counted: it was flushed, and not replicated.
-Then the directory is a replica, which `commitlog replica` brings up to date.
+these ends goes to the quarantine of its lane, and is counted. That includes what a killed store has
+left in its pool. Then the directory is a replica, which `commitlog replica` brings up to date.
 
-The mark of a replica is there before anything is taken out, so nobody opens what is half done. If
-this is killed, the next run goes on.
+From the first step on the directory is marked, as superseded or as a replica, so nobody opens what
+is half done. If this is killed, the next run goes on, and counts all of it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreF
 from commitlog.errors import ReplicaRefused, ReplicationRefused, refusal
 from commitlog.opening import Report
 from commitlog.reading.log_scan import Gap, LogScan
-from commitlog.reading.view import attach_control
 from commitlog.replicas.asking import ask_epoch
 from commitlog.replicas.promotion import recover_all
 from commitlog.replicas.replica import take_lock
 from commitlog.replicas.tls import Credentials
 from commitlog.replicas.wire import Welcome, shared_end
 from commitlog.shm.layout import segment_start
-from commitlog.store import Store
+from commitlog.store import drain
 
 
 @dataclass(frozen=True)
@@ -93,18 +92,18 @@ def _ask(source: str, credentials: Credentials, facts: StoreFacts, directory: St
 def _drain(directory: StoreDirectory, facts: StoreFacts, welcome: Welcome, source: str) -> None:
     """Brings to the disk what a killed store has left in its pool: it is counted, too.
 
-    For this it has to run for a moment, by itself and without its replicas.
+    For this it has to run for a moment, by itself and without its replicas. It is marked before, so
+    that no producer comes to it, and nobody else starts it.
     """
-    control = attach_control(directory, facts)
-    if control is None:
+    mark_superseded(directory, welcome.epoch, source)
+    if facts.pool is None:
         return
-    control.close()
-    with contextlib.suppress(FileNotFoundError):
-        directory.channel.unlink(directory.superseded_file)
-    try:
-        Store.open(directory.path, {**facts.config, "replication": {}}).close()
-    finally:
-        mark_superseded(directory, welcome.epoch, source)
+    report = drain(directory.path, {**facts.config, "replication": {}})
+    if not report.drained:
+        raise ReplicaRefused(
+            f"{directory.path}: what its pool has is not all on the disk yet ({'; '.join(report.kept)}): end who holds a "
+            f"lane, then rejoin again"
+        )
 
 
 class _Rejoining:
@@ -113,6 +112,7 @@ class _Rejoining:
     def __init__(self, directory: StoreDirectory, welcome: Welcome, report: Report) -> None:
         self._directory, self._welcome, self._report = directory, welcome, report
         self._channel, self._facts = directory.channel, directory.load()
+        self._reason = f"not in epoch {welcome.epoch}"
 
     def run(self, mark: ReplicaMark) -> list[SetAside]:
         directory = self._directory
@@ -126,13 +126,12 @@ class _Rejoining:
         with contextlib.suppress(FileNotFoundError):
             self._channel.unlink(directory.superseded_file)
             self._channel.sync_directory(directory.path)
-        cut = [
-            self._cut(directory.lane_directory(lane), end, ends[lane])
-            for lane, end in shared.items()
-            if ends[lane] > end
-        ]
+        for lane, end in shared.items():
+            if ends[lane] > end:
+                self._cut(directory.lane_directory(lane), end, ends[lane])
+            self._set_notes_aside(directory.lane_directory(lane), end)
         recover_all(directory, self._facts, self._report)  # empties what the consume queues have of it
-        return cut
+        return [made for lane in shared for made in self._made(directory.lane_directory(lane))]
 
     def _refuse_lost(self, lane: LaneDirectory, end: int, had: int) -> None:
         """Raises ReplicaRefused where retention has deleted here what both stores share."""
@@ -146,7 +145,7 @@ class _Rejoining:
     def _segments(self, lane: LaneDirectory) -> MappedFileQueue:
         return MappedFileQueue(lane.commitlog, self._facts.segment_bytes, self._channel)
 
-    def _cut(self, lane: LaneDirectory, end: int, had: int) -> SetAside:
+    def _cut(self, lane: LaneDirectory, end: int, had: int) -> None:
         """Moves what is behind `end` to the quarantine of the lane. The positions say so before."""
         segments, size = self._segments(lane), self._facts.segment_bytes
         messages = self._count(lane, end)
@@ -161,13 +160,25 @@ class _Rejoining:
         self._channel.replace_file(lane.abort_file, str(os.getpid()).encode())
         start = segment_start(end, size)
         dirty_end = start + segments.last_nonzero(start, end - start) if start in segments else end
-        quarantine = Quarantine(lane, size, self._channel)
-        reason = f"not in epoch {self._welcome.epoch}"
-        quarantine.carry_out(quarantine.plan(end, dirty_end, segments.after(start), reason, messages))
+        quarantine = self._quarantine(lane)
+        quarantine.carry_out(quarantine.plan(end, dirty_end, segments.after(start), self._reason, messages, had))
+
+    def _set_notes_aside(self, lane: LaneDirectory, end: int) -> None:
+        """Renames the notes of damage behind `end`: the promoted store has other bytes there."""
         for at, note in list(corruption_notes(lane, self._channel)):
             if at >= end:
                 self._channel.rename(note, note.with_name(f"superseded-{self._facts.epoch}-{note.name}"))
-        return SetAside(lane.number, end, messages, had - end)
+
+    def _made(self, lane: LaneDirectory) -> list[SetAside]:
+        """What was set aside of a lane, by this run or by earlier ones that were killed."""
+        return [
+            SetAside(lane.number, cut.end, cut.records_after, cut.log_end - cut.end)
+            for cut in self._quarantine(lane).cuts()
+            if cut.reason == self._reason
+        ]
+
+    def _quarantine(self, lane: LaneDirectory) -> Quarantine:
+        return Quarantine(lane, self._facts.segment_bytes, self._channel)
 
     def _count(self, lane: LaneDirectory, end: int) -> int:
         pieces = LogScan(self._segments(lane), lane.number).pieces(end)

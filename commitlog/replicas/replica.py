@@ -4,8 +4,9 @@ One thread takes in: it writes what comes, syncs it, and only then acknowledges 
 nothing more is there. Where more is there, a second thread syncs each 16 MiB meanwhile. A third one
 indexes and records positions. So an index that is behind never delays an acknowledgement.
 
-A connection that is lost is made again, with growing pauses. The store may refuse the copy by name;
-then this ends, or begins anew (`again`).
+A connection that is lost is made again, with growing pauses. While the disk is full, there is no
+connection, and it waits for room. The store may refuse the copy by name; then this ends, or begins
+anew (`again`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,16 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import CommitLogError, ReplicaRefused, StoreRunning, StoreSuperseded, refusal
+from commitlog.errors import (
+    CommitLogError,
+    DiskError,
+    DiskFull,
+    QuotaExceeded,
+    ReplicaRefused,
+    StoreRunning,
+    StoreSuperseded,
+    refusal,
+)
 from commitlog.opening.disk_faults import named_faults
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
@@ -43,6 +53,8 @@ from commitlog.replicas.wire import (
 _SYNC_BYTES = 16 << 20
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before the next try to connect. The last one is for all further tries."""
+_ROOM_SECONDS = 2.0
+"""How often to look whether a full disk has room again."""
 _RECORD_SECONDS = 1.0
 _INDEX_SECONDS = 0.05
 _HEARTBEAT_MS_MOST = 5_000
@@ -76,11 +88,15 @@ class Replica:
         self._again, self._tell, self._clock, self.channel = again, tell, clock, channel
         self._stop_event = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.RLock()
+        """Is held to write to `_wake` and to close it. A signal handler may come then."""
         self._lock = -1
         self._index_lock = threading.Lock()
         """Held by either thread for files that both write, and for what the other one uses."""
         self._failure: CommitLogError | None = None
         """What has ended the thread that indexes."""
+        self._full = ""
+        """What was told of a full disk last."""
         self.mark = ReplicaMark(source, name)
         """The thread that takes in changes it. Who saves it holds `_index_lock`."""
         self.facts: StoreFacts | None = None
@@ -90,8 +106,9 @@ class Replica:
     def stop(self) -> None:
         """Makes `run` return soon. Any thread or signal handler may call it."""
         self._stop_event.set()
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
         """Follows the store until `stop`."""
@@ -105,16 +122,27 @@ class Replica:
                     self._again = False
                     self._tell(f"refused: {error}")
                     self._set_aside()
+                except (DiskFull, QuotaExceeded) as error:
+                    self._await_room(error)
         except OSError as error:  # of a connection it is handled where it happens
             raise refusal(error, self.directory.path) from error
         finally:
-            wake, self._wake = self._wake, -1  # a signal may come now
-            os.close(wake)
+            with self._wake_lock:
+                wake, self._wake = self._wake, -1  # a signal may come now
+                os.close(wake)
+
+    def _await_room(self, error: DiskError) -> None:
+        """Waits a moment. It is told once why, however often the disk is still full."""
+        if self._full != type(error).__name__:
+            self._full = type(error).__name__
+            self._tell(f"{error}; the copy goes on when there is room")
+        self._stop_event.wait(_ROOM_SECONDS)
 
     # ---- the directory --------------------------------------------------------------------------
 
     def _keep(self) -> None:
         """Follows with the directory that is there, until `stop` or until it is refused."""
+        self._failure = None
         with self._opened():
             indexing = threading.Thread(target=self._index, name="commitlog-index", daemon=True)
             self._done = threading.Event()
@@ -193,6 +221,7 @@ class Replica:
                 with connect(self.source, self._credentials) as peer:
                     welcome = self._greet(peer)
                     failures = 0
+                    self._full = ""
                     self._tell(f"following {self.source}, epoch {welcome.epoch}")
                     self._receive(peer, welcome)
             except ssl.SSLError as error:

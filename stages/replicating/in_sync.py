@@ -26,7 +26,8 @@ Published = Callable[[int, int, int], None]
 class InSync:
     """The acknowledgements of all connected replicas that count. Any thread may use it.
 
-    `peer` names a connection: a replica that comes again is another peer.
+    `peer` names a connection: a replica that comes again is another peer. `name` is the replica's.
+    A connection that is half open stays for a while, so two of one name count as one replica.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class InSync:
         self._lock = threading.Lock()
         self._acknowledged: dict[int, dict[object, int]] = {lane: {} for lane in range(lanes)}
         self._members: dict[int, set[object]] = {lane: set() for lane in range(lanes)}
+        self._names: dict[object, str] = {}
+        """Peer → the name of its replica."""
         self._came_in_at: dict[int, int] = {}
         """How far a replica has to be to come in: what an earlier pool counted is unknown here."""
         for lane in range(lanes):
@@ -43,9 +46,10 @@ class InSync:
             row[Lane.IN_SYNC] = 0
             self._came_in_at[lane] = row[Lane.REPLICATED] or row[Lane.FLUSHED]
 
-    def acknowledge(self, peer: object, lane: int, where: int) -> int:
+    def acknowledge(self, peer: object, name: str, lane: int, where: int) -> int:
         """Notes that a peer has a lane up to `where`. Returns by how far REPLICATED moved."""
         with self._lock:
+            self._names[peer] = name
             self._acknowledged[lane][peer] = where
             return self._count(lane)
 
@@ -56,6 +60,7 @@ class InSync:
                 if acknowledged.pop(peer, None) is not None:
                     self._members[lane].discard(peer)
                     self._count(lane)
+            self._names.pop(peer, None)
 
     def look(self) -> None:
         """Puts out who has fallen too far behind without saying anything."""
@@ -75,8 +80,8 @@ class InSync:
                 members.discard(peer)
             elif where >= max(replicated, self._came_in_at[lane]):
                 members.add(peer)
-        row[Lane.IN_SYNC] = len(members)
-        if len(members) < self._config.min_in_sync:
+        count = row[Lane.IN_SYNC] = len({self._names[peer] for peer in members})
+        if count < self._config.min_in_sync:
             return 0
         everywhere = min(self._acknowledged[lane][peer] for peer in members)
         if everywhere <= replicated:

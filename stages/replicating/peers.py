@@ -18,6 +18,9 @@ from commitlog.stages.replicating.connection import HAConnection
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
 
+_END_NS = 1_000_000_000
+"""How long a stop waits until connections have sent their last frames."""
+
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +93,7 @@ class Peers:
     def acknowledged(self, connection: HAConnection, lane: int, where: int, counts: bool) -> None:
         """Notes how far a replica has a lane. `counts` says that it counts for REPLICATED."""
         row = self.control.row(lane)
-        moved = self.in_sync.acknowledge(connection, lane, where) if counts else 0
+        moved = self.in_sync.acknowledge(connection, connection.peer_name, lane, where) if counts else 0
         with self._lock:
             if moved and where >= row[Lane.FLUSHED] and row[Lane.FLUSHED_NS]:
                 self._count_action(max(row[Lane.REPLICATED_NS] - row[Lane.FLUSHED_NS], 0))
@@ -181,8 +184,11 @@ class Peers:
             connections = list(self._connections)
         for connection in connections:
             connection.end()
+        until = self._clock.monotonic_ns() + _END_NS
         for connection in connections:
-            connection.join()
+            connection.join(max(until - self._clock.monotonic_ns(), 0) / 1e9)
+            if connection.is_alive():  # it sends, and its peer takes little or nothing
+                connection.break_off()
         self.look(lane_logs)
 
 

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from commitlog.backups.small_files import SmallFiles
@@ -27,8 +27,12 @@ from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_connection import ReplicaConnection
 from commitlog.stages.replicating.replica_greeting import Greeting
 
+_LOOK_MS = 1_000
+"""How often to look who takes too long for a greeting."""
 _GREETED_MOST = 16
 """How many may be in their greetings at a time. Others are turned away, and come again."""
+
+_FOR_EVER_NS = 1 << 62
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +54,8 @@ class ReplicaListener:
         self._credentials = Credentials(Path(config.certificate), Path(config.key), Path(config.authority))
         self._greeting = Greeting(peers.directory, peers.facts, lane_logs, config)
         self._free = threading.BoundedSemaphore(_GREETED_MOST)
-        self._greeted: set[threading.Thread] = set()
+        self._greeted: dict[threading.Thread, tuple[socket.socket, int]] = {}
+        """Who is in a greeting: another descriptor of the connection, and until when it may be."""
         self._coming = threading.Lock()
         """Is held while a replica's connection takes the place of its last one."""
         self._wake, self._waker = socket.socketpair()
@@ -82,22 +87,34 @@ class ReplicaListener:
         poller.register(self._wake, select.POLLIN)
         poller.register(listener, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poller.poll()}
+            ready = {fd for fd, _ in poller.poll(_LOOK_MS if self._greeted else None)}
             if self._wake.fileno() in ready:
                 return
+            self._break_off(self._clock.monotonic_ns())
+            if not ready:
+                continue
             try:
                 peer, address = listener.accept()
+                twin = peer.dup()
             except OSError as error:  # it has gone again, or there is no descriptor
                 log.warning("a replica could not come: %s", error)
                 self._clock.sleep(0.1)
                 continue
             if not self._free.acquire(blocking=False):
                 peer.close()
+                twin.close()
                 continue
             where = f"{address[0]}:{address[1]}"
             thread = threading.Thread(target=self._greet, args=(peer, where), name=f"greeting {where}", daemon=True)
-            self._greeted.add(thread)
+            self._greeted[thread] = twin, self._clock.monotonic_ns() + int(GREETING_SECONDS * 1e9)
             thread.start()
+
+    def _break_off(self, now: int) -> None:
+        """Ends the greetings that had to be over: each byte may come late, and so all too late."""
+        for connection, until in list(self._greeted.values()):
+            if until <= now:
+                with suppress(OSError):  # it has just ended
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, peer: socket.socket, address: str) -> None:
         try:
@@ -109,33 +126,32 @@ class ReplicaListener:
         except (OSError, EOFError, CommitLogError) as error:
             log.warning("%s: %s", address, error)
         finally:
+            self._greeted.pop(threading.current_thread())[0].close()
             self._free.release()
-            self._greeted.discard(threading.current_thread())
 
     def _answer(self, tls: ssl.SSLSocket, address: str) -> None:
         """Lets it follow, or says why not. Takes over the socket."""
-        name = ""
-        try:
-            hello = Hello.from_bytes(read_greeting(tls.recv_into))
-            name = hello.name if hello.follows else ""
-            self._greeting.check(hello, address)
-            if hello.follows:
-                self._follow(tls, hello, address)
-                return
-            tls.sendall(self._greeting.welcome().to_bytes())
-        except CommitLogError as error:
-            if name:
-                self._peers.note_refusal(name, "replica", address, str(error))
-            data = refusal(error)
-            tls.sendall(LENGTH.pack(len(data)) + data)
-            if not name:
-                log.warning("%s: %s", address, error)
-        except BaseException:
-            tls.close()
-            raise
-        with suppress(OSError):  # it reads our answer before the connection is gone
-            tls.unwrap()
-        tls.close()
+        with ExitStack() as stack:
+            stack.enter_context(tls)
+            name = ""
+            try:
+                hello = Hello.from_bytes(read_greeting(tls.recv_into))
+                name = hello.name if hello.follows else ""
+                self._greeting.check(hello, address)
+                if hello.follows:
+                    self._follow(tls, hello, address)
+                    stack.pop_all()  # the connection closes it
+                    return
+                tls.sendall(self._greeting.welcome().to_bytes())
+            except CommitLogError as error:
+                if name:
+                    self._peers.note_refusal(name, "replica", address, str(error))
+                else:
+                    log.warning("%s: %s", address, error)
+                data = refusal(error)
+                tls.sendall(LENGTH.pack(len(data)) + data)
+            with suppress(OSError):  # it reads our answer before the connection is gone
+                tls.unwrap()
 
     def _follow(self, tls: ssl.SSLSocket, hello: Hello, address: str) -> None:
         connection = ReplicaConnection(
@@ -163,7 +179,7 @@ class ReplicaListener:
     def _completed(self, connection: ReplicaConnection, said: Mapping[int, int]) -> None:
         """Counts a replica that could be promoted from now on. It has all of an empty lane."""
         for lane in range(self._lanes):
-            self._peers.in_sync.acknowledge(connection, lane, said.get(lane, 0))
+            self._peers.in_sync.acknowledge(connection, connection.peer_name, lane, said.get(lane, 0))
 
     def close(self) -> None:
         """Ends the thread, and closes the port."""
@@ -172,6 +188,7 @@ class ReplicaListener:
             self._thread.join()
         if self._listener is not None:
             self._listener.close()
+        self._break_off(_FOR_EVER_NS)
         for thread in list(self._greeted):
             thread.join()
         self._wake.close()

@@ -37,7 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class StoreOpening:
-    """See the module. `locks` are held from `run` on, until they are closed or the process ends."""
+    """See the module. `locks` are held from `run` on, until they are closed or the process ends.
+
+    Attributes: with `only_drains` a store that was superseded starts, too. No producer comes to it.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class StoreOpening:
         self.locks = StoreLocks(self.directory, channel, clock, config)
         self._config, self._channel, self._clock = config, channel, clock
         self._report, self._module_of, self._request = report, module_of, request
+        self.only_drains = False
 
     def run(self, on_locked: Callable[[], None] = lambda: None) -> RunningStore:
         """Takes the locks, makes the store if it is missing, and opens its pool. No stage runs yet.
@@ -99,7 +103,8 @@ class StoreOpening:
         try:
             facts = self.directory.load()
             self.directory.check_owner()
-            refuse_replica(self.directory)
+            if not self.only_drains:
+                refuse_replica(self.directory)
             check_lane_fits(facts.segment_bytes, self._config.store.buffers_per_lane)
             return facts
         except StoreNotFound:

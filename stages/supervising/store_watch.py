@@ -23,11 +23,13 @@ class StoreWatch:
     def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
         self.directory, self.control = directory, control
         self.pool = control.region.path.parent
+        self._only_drains = directory.superseded_file.exists()  # else it would not have started
 
     def check(self) -> None:
         """Raises StoreMoved, PoolUnlinked, StoreSuperseded."""
         self.check_place()
-        if self.directory.superseded_file.exists():  # the HAService has met the store that was promoted
+        if not self._only_drains and self.directory.superseded_file.exists():
+            # the HAService has met the store that was promoted
             raise superseded(self.directory)
         gone = self.pool if self.control.region.is_unlinked() else self._unlinked_buffers()
         if gone:

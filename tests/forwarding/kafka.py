@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import maven
+from tests.ports import free_ports
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 POM = Path(__file__).parents[2] / "scripts/benchmarks/kafka/broker.xml"
@@ -38,23 +39,45 @@ log.retention.ms=-1
 broker.session.timeout.ms={session_timeout_ms}
 """
 
+_SECURED = """
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},SASL_SSL://127.0.0.1:{secured}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
+  org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={pem}
+"""
+USER, PASSWORD = "forwarder", "a-secret-of-the-tests"
+
 
 class Broker:
-    """A broker with a directory of its own. `address` is what clients connect to."""
+    """A broker with a directory of its own. `address` is what clients connect to.
 
-    def __init__(self, room: Path, session_timeout_ms: int) -> None:
-        self._port, controller = free_ports(2)
-        self.address = f"127.0.0.1:{self._port}"
+    With `certificate`, a file in PEM with its key, clients may also come to `secured` over TLS, and
+    give USER and PASSWORD by SCRAM.
+    """
+
+    def __init__(self, room: Path, session_timeout_ms: int, certificate: Path | None = None) -> None:
+        self._port, controller, secured = free_ports(3)
+        self.address, self.secured = f"127.0.0.1:{self._port}", f"127.0.0.1:{secured}"
         self._numbers = itertools.count()
         self._file = room / "server.properties"
         properties = _PROPERTIES.format(
             port=self._port, controller=controller, data=room / "data", session_timeout_ms=session_timeout_ms
         )
-        self._file.write_text(properties)
+        options = []
+        if certificate is not None:
+            properties += _SECURED.format(port=self._port, controller=controller, secured=secured, pem=certificate)
+            options = ["--add-scram", f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"]
+        self._file.write_text(properties)  # of two settings of a name the last one counts
         jars = maven.class_path(POM, "a real Kafka")
         heap = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         self._java = ["java", *heap, f"-Duser.home={room}", "-cp", jars]
-        self._run("kafka.tools.StorageTool", "format", "-t", "dGVzdHMtdGVzdHMtdGVzdA", "-c", str(self._file)).wait(120)
+        self._run(
+            "kafka.tools.StorageTool", "format", "-t", "dGVzdHMtdGVzdHMtdGVzdA", "-c", str(self._file), *options
+        ).wait(120)
         self.start()
 
     def _run(self, *words: str) -> subprocess.Popen[bytes]:
@@ -90,12 +113,22 @@ class Broker:
         return AdminClient({"bootstrap.servers": self.address})
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
-        """Makes a topic; `max_message_bytes="1"` is max.message.bytes."""
+        """Makes a topic that is ready then; `max_message_bytes="1"` is max.message.bytes."""
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         settings = {name.replace("_", "."): value for name, value in config.items()}
         admin = self.admin()
         admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(60)
+        wait_until(lambda: self._is_ready(topic, partitions), "all partitions have their leader")
+
+    def _is_ready(self, topic: str, partitions: int) -> bool:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._ends(topic, partitions)
+        except KafkaException:
+            return False
+        return True
 
     def delete(self, topic: str) -> None:
         """Removes a topic, and waits until it is gone."""
@@ -160,25 +193,13 @@ class Broker:
         return {number: [one.value() for one in found] for number, found in self.read(topic).items() if found}
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 @contextmanager
-def running_broker(room: Path, session_timeout_ms: int = 60_000) -> Iterator[Broker]:
+def running_broker(room: Path, session_timeout_ms: int = 60_000, certificate: Path | None = None) -> Iterator[Broker]:
     """A broker, which is gone afterwards.
 
     After a kill it starts again when its session is over.
     """
-    broker = Broker(room, session_timeout_ms)
+    broker = Broker(room, session_timeout_ms, certificate)
     try:
         yield broker
     finally:

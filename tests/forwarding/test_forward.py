@@ -26,8 +26,9 @@ from commitlog.forwarding import cluster
 from commitlog.reading.named_readers import NamedReaders
 from tests.builders import vector_store
 from tests.builders.hand_made import HandMadeStore, small_store
-from tests.forwarding.kafka import Broker, free_ports
+from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
+from tests.ports import free_port
 
 POSITIONS = "commitlog-forward-kafka-{}"
 
@@ -232,7 +233,7 @@ def test_a_store_with_less_than_was_forwarded_is_refused(tmp_path: Path, kafka: 
 
 
 def test_a_rocketmq_store_root_is_forwarded(tmp_path: Path, kafka: Broker) -> None:
-    """Queue ids are partitions, and nothing is written into the root."""
+    """Queue ids are partitions, properties are headers, and nothing is written into the root."""
     root = vector_store.load("transactions").unpack(tmp_path / "root")
     before = sorted(root.rglob("*"))
     topics = sorted({message.topic for message in commitlog.Reader(root)})
@@ -240,10 +241,16 @@ def test_a_rocketmq_store_root_is_forwarded(tmp_path: Path, kafka: Broker) -> No
     for _ in range(2):
         forward(root, kafka.url, topic_map=[f"{ours}={theirs}" for ours, theirs in names.items()])
     for topic, name in names.items():
-        wanted: dict[int, list[bytes]] = {}
+        wanted: dict[int, list[object]] = {}
         for message in commitlog.Reader(root, topic=topic):
-            wanted.setdefault(message.partition, []).append(message.value)
-        assert kafka.values(name) == wanted
+            headers = {key: text.encode() for key, text in message.properties.items()}
+            wanted.setdefault(message.partition, []).append((message.value, headers.pop("KEYS", None), headers))
+        found = {
+            number: [(one.value(), one.key(), dict(one.headers() or [])) for one in messages]
+            for number, messages in kafka.read(name).items()
+            if messages
+        }
+        assert found == wanted
     assert sorted(root.rglob("*")) == before
 
 
@@ -281,7 +288,7 @@ def test_a_name_has_one_forwarder_and_no_other_reader(tmp_path: Path, kafka: Bro
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CALL_SECONDS", 0.3)
-    (port,) = free_ports(1)
+    port = free_port()
     store = small_store(tmp_path / "store", rows=1)
     with pytest.raises(TargetUnavailable, match=rf"kafka://127.0.0.1:{port}: no broker answers .*refused.*--wait"):
         forward(store.path, f"kafka://127.0.0.1:{port}")

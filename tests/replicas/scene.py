@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,23 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 import commitlog
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import StageFailed
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits, StoreView
+from commitlog.shm.layout import ALL_STAGES
+from tests.crash.scene import kill, pid_of
+from tests.ports import free_port
 from tests.serving.asking import Certificates
 from tests.waiting import wait_until
 
 SEGMENT_BYTES = 1 << 16
-
-
-def free_port() -> int:
-    """A port that nobody has now. A store that starts again comes back to its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @dataclass
@@ -131,6 +129,15 @@ def _listens(store: commitlog.Store) -> bool:
     ha_service = [stage.pid for stage in store.statistics().stages if stage.stage == "ha_service"]
     sockets = [each for pid in ha_service for each in psutil.Process(pid).net_connections("tcp")]
     return not ha_service or any(each.status == psutil.CONN_LISTEN for each in sockets)
+
+
+def kill_all(store: commitlog.Store) -> None:
+    """kill -9 of the supervisor and of all stages, as when a machine goes down."""
+    stages = [name for name in ALL_STAGES if (store.path / "locks" / name).exists()]
+    for name in ("", *stages):
+        kill(pid_of(store.path, name))
+    with pytest.raises(StageFailed):
+        store.close()
 
 
 def limits_of(path: Path) -> dict[int, LaneLimits]:

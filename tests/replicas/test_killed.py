@@ -17,10 +17,9 @@ import commitlog
 from commitlog.errors import CommitLogError, StageFailed
 from commitlog.inspecting.verify import verify_store
 from commitlog.replicas.promotion import promote
-from commitlog.shm.layout import ALL_STAGES
 from tests.crash.scene import kill, pid_of
 from tests.nightly import with_nightly
-from tests.replicas.scene import ReplicaCommand, Scene, await_copy, check_equal, log_of
+from tests.replicas.scene import ReplicaCommand, Scene, await_copy, check_equal, kill_all, log_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -49,14 +48,6 @@ class Sender:
     def end(self) -> None:
         self._end.set()
         self._thread.join()
-
-
-def kill_all(store: commitlog.Store) -> None:
-    """kill -9 of the supervisor and of all stages, as when a machine goes down."""
-    for name in ("", *ALL_STAGES):
-        kill(pid_of(store.path, name))
-    with pytest.raises(StageFailed):
-        store.close()
 
 
 def carry_out(kind: str, scene: Scene, store: commitlog.Store, command: ReplicaCommand) -> commitlog.Store:

@@ -134,7 +134,7 @@ def a_lost_replica_counts_no_more(path: Path) -> None:
     row = control.row(0)
     row[Lane.FLUSHED] = 100
     in_sync = InSync(control, 1, ReplicationConfig(), SYSTEM_CLOCK, lambda *_: None)  # type: ignore[arg-type]
-    in_sync.acknowledge(replica, 0, 100)
+    in_sync.acknowledge(replica, "copy", 0, 100)
     assert row[Lane.IN_SYNC] == 1
     in_sync.leave(replica)
     assert row[Lane.IN_SYNC] == 0, "a lost replica counts"

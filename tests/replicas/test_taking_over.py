@@ -13,7 +13,8 @@ from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReplicaRefused, StoreRefused, StoreRunning, StoreSuperseded
 from commitlog.replicas.promotion import promote
-from tests.replicas.scene import Scene, await_copy, flushed_of, free_port, log_of
+from tests.ports import free_port
+from tests.replicas.scene import Scene, await_copy, flushed_of, log_of
 from tests.waiting import wait_until
 
 

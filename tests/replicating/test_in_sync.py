@@ -38,9 +38,9 @@ def facts(store: IdleStore) -> tuple[int, int]:
 def test_a_replica_comes_in_when_it_has_all_and_goes_out_when_it_is_far_behind(store: IdleStore) -> None:
     """What was flushed before is what it has to have: an earlier pool may have counted it."""
     replicas = in_sync(store)
-    replicas.acknowledge("a", 0, 499)
+    replicas.acknowledge("a", "a", 0, 499)
     assert facts(store) == (0, 0)
-    assert replicas.acknowledge("a", 0, 500) == 500
+    assert replicas.acknowledge("a", "a", 0, 500) == 500
     assert facts(store) == (500, 1)
     store.set(0, FLUSHED=1_499)
     replicas.look()
@@ -48,64 +48,74 @@ def test_a_replica_comes_in_when_it_has_all_and_goes_out_when_it_is_far_behind(s
     store.set(0, FLUSHED=1_500)
     replicas.look()
     assert facts(store) == (500, 0)
-    assert replicas.acknowledge("a", 0, 1_500) == 1_000
+    assert replicas.acknowledge("a", "a", 0, 1_500) == 1_000
     assert facts(store) == (1_500, 1)
 
 
 def test_what_counts_is_what_every_member_has(store: IdleStore) -> None:
     """So any of them can be promoted."""
     replicas = in_sync(store)
-    replicas.acknowledge("a", 0, 500)
-    replicas.acknowledge("b", 0, 500)
+    replicas.acknowledge("a", "a", 0, 500)
+    replicas.acknowledge("b", "b", 0, 500)
     store.set(0, FLUSHED=600)
-    replicas.acknowledge("a", 0, 600)
+    replicas.acknowledge("a", "a", 0, 600)
     assert facts(store) == (500, 2)
-    replicas.acknowledge("b", 0, 550)
+    replicas.acknowledge("b", "b", 0, 550)
     assert facts(store) == (550, 2)
     replicas.leave("b")
     assert facts(store) == (600, 1)
 
 
+def test_two_connections_of_one_replica_count_as_one(store: IdleStore) -> None:
+    """The older one is half open. RocketMQ's slaves have no names of their own, but places."""
+    replicas = in_sync(store, ReplicationConfig(listen="h:1", min_in_sync=2))
+    replicas.acknowledge("half open", "slave", 0, 500)
+    replicas.acknowledge("new", "slave", 0, 500)
+    assert facts(store) == (0, 1)
+    replicas.acknowledge("other", "other", 0, 500)
+    assert facts(store) == (500, 2)
+
+
 def test_an_acknowledgement_of_a_lost_replica_does_not_count(store: IdleStore) -> None:
     replicas = in_sync(store, ReplicationConfig(listen="h:1", min_in_sync=2))
-    replicas.acknowledge("a", 0, 500)
-    replicas.acknowledge("b", 0, 500)
+    replicas.acknowledge("a", "a", 0, 500)
+    replicas.acknowledge("b", "b", 0, 500)
     assert facts(store) == (500, 2)
     store.set(0, FLUSHED=600)
-    replicas.acknowledge("a", 0, 600)
+    replicas.acknowledge("a", "a", 0, 600)
     replicas.leave("a")
-    replicas.acknowledge("b", 0, 600)
+    replicas.acknowledge("b", "b", 0, 600)
     assert facts(store) == (500, 1)
-    replicas.acknowledge("c", 0, 550)
+    replicas.acknowledge("c", "c", 0, 550)
     assert facts(store) == (550, 2)
 
 
 def test_one_that_comes_again_has_to_have_what_counted(store: IdleStore) -> None:
     replicas = in_sync(store)
-    replicas.acknowledge("a", 0, 500)
+    replicas.acknowledge("a", "a", 0, 500)
     replicas.leave("a")
-    replicas.acknowledge("stale", 0, 400)
+    replicas.acknowledge("stale", "stale", 0, 400)
     assert facts(store) == (500, 0)
-    replicas.acknowledge("stale", 0, 500)
+    replicas.acknowledge("stale", "stale", 0, 500)
     assert facts(store) == (500, 1)
 
 
 def test_a_service_that_starts_again_counts_nobody_and_forgets_nothing(store: IdleStore) -> None:
-    in_sync(store).acknowledge("a", 0, 500)
+    in_sync(store).acknowledge("a", "a", 0, 500)
     store.set(0, FLUSHED=700)
     replicas = in_sync(store)
     assert facts(store) == (500, 0)
-    replicas.acknowledge("a", 0, 600)
+    replicas.acknowledge("a", "a", 0, 600)
     assert facts(store) == (600, 1)
 
 
 def test_who_listens_gets_a_notice(store: IdleStore) -> None:
     notices: Notices = []
     replicas = in_sync(store, notices=notices)
-    replicas.acknowledge("a", 0, 500)
+    replicas.acknowledge("a", "a", 0, 500)
     assert notices == []
     store.set(0, FLUSHED=600, LISTENING=1)
-    replicas.acknowledge("a", 0, 600)
+    replicas.acknowledge("a", "a", 0, 600)
     assert notices == [(0, 600, 600)]
 
 
@@ -136,7 +146,7 @@ def test_whoever_is_in_sync_has_what_counted(
                 replicas.look()
             elif step == "acknowledge":
                 has[values[0]] = min(has.get(values[0], 0) + int(str(values[1])), flushed)
-                replicas.acknowledge(values[0], 0, has[values[0]])
+                replicas.acknowledge(values[0], str(values[0]), 0, has[values[0]])
             else:
                 has.pop(values[0], None)
                 replicas.leave(values[0])

@@ -104,6 +104,19 @@ def test_a_connection_that_is_stuck_can_be_broken_off(store: IdleStore) -> None:
         assert peers.named("copy") == []
 
 
+def test_a_stop_breaks_off_a_connection_that_is_stuck(store: IdleStore) -> None:
+    """Its peer takes nothing, and may do so for long."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        peers = peers_of(store)
+        patient = ReplicationConfig(listen="h:1", housekeeping_ms=10_000_000)
+        connection = Stuck(ours, "copy", patient, SYSTEM_CLOCK, peers.note_end)
+        peers.add(connection, "replica", "h:2")
+        assert theirs.recv(1)
+        peers.end({})
+        assert not connection.is_alive()
+
+
 def test_a_slave_that_is_silent_does_not_keep_the_stage_waiting(
     store: IdleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

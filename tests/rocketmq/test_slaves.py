@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from commitlog.disk.consume_queue import FILE_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
 from tests.builders.slave import slave_port
+from tests.ports import free_port
 from tests.programs import DOCS
 from tests.rocketmq.rocketmq import HERE, class_path
 from tests.waiting import wait_until
@@ -200,9 +200,3 @@ def test_consumers_of_rocketmq_read_from_a_slave_broker(tmp_path: Path) -> None:
             finally:
                 slave.kill()
     assert got == {"push": expected, "pull": expected}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

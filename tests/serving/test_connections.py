@@ -14,11 +14,11 @@ import pytest
 from commitlog.errors import CommitLogError, ServerUnavailable
 from commitlog.planning.address import parse_address
 from commitlog.remote import connection
-from commitlog.remote.connection import forget_connection
 from commitlog.serving.server import Server
 from commitlog.serving.settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
+from tests.served import forget_connection
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from commitlog.errors import ReaderInUse, ServerBusy
 from commitlog.planning.address import Credentials, parse_address
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.remote import requests
-from commitlog.remote.connection import forget_connection
 from commitlog.serving import served_store
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
 from commitlog.serving.settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from tests.builders.hand_made import HandMadeStore
+from tests.served import forget_connection
 from tests.waiting import wait_until
 
 HOLDER = """

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from commitlog.planning.address import parse_address
-from commitlog.remote.connection import forget_connection
 from commitlog.serving.flight_server import FlightServer
 from commitlog.serving.served_store import ServedStore
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
+from tests.served import forget_connection
 
 
 @pytest.mark.usefixtures("no_segments_mapped")

@@ -16,10 +16,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import commitlog
 from commitlog.errors import AccessDenied, ServerUnavailable
 from commitlog.planning.address import Credentials, parse_address
-from commitlog.remote.connection import forget_connection
 from commitlog.serving.access import Access, add_token
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.serve_command import serve_command
+from tests.served import forget_connection
 
 ROWS = [pa.record_batch({"value": [f"{part}-{number}" for number in range(1_000)]}) for part in range(4)]
 

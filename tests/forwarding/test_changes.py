@@ -1,0 +1,134 @@
+"""What changes under a forwarder: the store is killed, a topic of Kafka's is made again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog.columns.segments import SEGMENTS
+from commitlog.errors import CommitLogError, TargetChanged
+from commitlog.forwarding import forwarder
+from commitlog.forwarding.forwarder import Forwarder
+from commitlog.forwarding.settings import settings_of
+from tests.forwarding.kafka import Broker
+from tests.forwarding.running import forward
+from tests.replicas.scene import kill_all
+from tests.waiting import wait_until
+
+
+class Running:
+    """A forwarder in this process, which looks at Kafka's topics when it is told to."""
+
+    def __init__(self, store: Path, url: str, **options: Any) -> None:
+        self.stop = threading.Event()
+        self._forwarder = Forwarder(settings_of(store, url, **options), self.stop)
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._forwarder.run()
+        except CommitLogError as error:
+            self.error = error
+
+    @staticmethod
+    def look() -> None:
+        """Lets it look at Kafka's topics from now on: as it does by itself after 30 seconds."""
+        vars(forwarder)["_CHECK_NS"] = 0
+
+    def ended(self) -> BaseException | None:
+        """Waits for its end by itself, and returns why."""
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+@contextmanager
+def running(store: Path, url: str, **options: Any) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forwarder, "_CHECK_NS", 1 << 62)
+        made = Running(store, url, **options)
+        try:
+            yield made
+        finally:
+            made.stop.set()
+            made.thread.join()
+            SEGMENTS.clear()
+
+
+def send(producer: commitlog.Producer, topic: str, *values: bytes) -> None:
+    for value in values:
+        producer.send(topic, value)
+    producer.flush("flushed", 60)
+
+
+@pytest.mark.leaves_pools
+def test_a_store_that_is_killed_and_started_again(tmp_path: Path, kafka: Broker) -> None:
+    """All processes of the store are killed. What was accepted is in Kafka once, in its order."""
+    path, name, sent = tmp_path / "store", kafka.new_name(), list[bytes]()
+    kafka.create(name, 64)
+    store = commitlog.Store.open(path)
+    with running(path, kafka.url, topic_map=[f"orders={name}"]):
+        for life in range(3):
+            producer = commitlog.Producer(path)
+            for number in range(500):
+                sent.append(b"%d %d" % (life, number))
+                producer.send("orders", sent[-1])
+                if number == 100:
+                    producer.flush("flushed", 60)
+            kill_all(store)
+            producer.close()
+            store = commitlog.Store.open(path)
+        wait_until(lambda: kafka.values(name) == {0: sent}, "all is forwarded")
+    store.close()
+    forward(path, kafka.url, topic_map=[f"orders={name}"])
+    assert kafka.values(name) == {0: sent}
+
+
+def test_a_topic_that_is_made_again_under_a_forwarder(tmp_path: Path, kafka: Broker) -> None:
+    """Until it notices, it feeds the new topic. What came after the old one is there once."""
+    path, name = tmp_path / "store", kafka.new_name()
+    values = [b"%d" % number for number in range(100)]
+    kafka.create(name, 64)
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        with running(path, kafka.url, topic_map=[f"orders={name}"]) as made:
+            send(producer, "orders", *values[:10])
+            wait_until(lambda: kafka.values(name) == {0: values[:10]}, "it forwards")
+            kafka.delete(name)
+            kafka.create(name, 64)
+            send(producer, "orders", *values[10:50])
+            wait_until(lambda: kafka.values(name) == {0: values[10:50]}, "it feeds the new topic")
+            made.look()
+            error = made.ended()
+        assert isinstance(error, TargetChanged)
+        assert "removed and made again" in str(error)
+        send(producer, "orders", *values[50:])
+        forward(path, kafka.url, topic_map=[f"orders={name}"], new_target="continue")
+    assert kafka.values(name) == {0: values[10:]}
+
+
+def test_two_topics_that_go_to_one_are_both_forwarded_again(tmp_path: Path, kafka: Broker) -> None:
+    """One of them came later, and the topic of Kafka's is made again after that."""
+    path, name = tmp_path / "store", kafka.new_name()
+    maps = [f"orders={name}", f"returns={name}"]
+    kafka.create(name, 64)
+    with (
+        commitlog.Store.open(path) as store,
+        store.producer() as producer,
+        running(path, kafka.url, topic_map=maps, new_target="again") as made,
+    ):
+        send(producer, "orders", b"order")
+        wait_until(lambda: kafka.values(name) == {0: [b"order"]}, "it forwards")
+        send(producer, "returns", b"return")
+        wait_until(lambda: kafka.values(name) == {0: [b"order", b"return"]}, "both are there")
+        kafka.delete(name)
+        kafka.create(name, 64)
+        made.look()
+        wait_until(lambda: sorted(kafka.values(name).get(0, [])) == [b"order", b"return"], "both are there again")

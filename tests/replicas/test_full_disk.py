@@ -1,0 +1,93 @@
+"""The disk of a replica is full: it says so, waits, and goes on when there is room."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from commitlog.errors import DiskInputOutput, ReplicaNotAvailable, ReplicationTimeout
+from commitlog.replicas.replica import Replica
+from commitlog.replicas.tls import Credentials
+from tests.faults.channel import FaultsDirectory, FaultyChannel, Rule
+from tests.replicas.scene import Scene, await_copy, check_equal, flushed_of
+from tests.waiting import wait_until
+
+
+class Following:
+    """A replica in this process, on a disk that fails on command. `said` has what it tells."""
+
+    def __init__(self, scene: Scene) -> None:
+        certificate, key = scene.certificates.make("of-copy")
+        credentials = Credentials(certificate, key, scene.certificates.authority)
+        self.faults, self.said = FaultsDirectory(scene.copy), list[str]()
+        self.replica = Replica(
+            scene.copy, f"localhost:{scene.port}", credentials, "copy",
+            tell=self.said.append, channel=FaultyChannel(scene.copy),
+        )  # fmt: skip
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.replica.run()
+        except BaseException as error:
+            self.error = error
+
+
+@contextmanager
+def following(scene: Scene) -> Iterator[Following]:
+    made = Following(scene)
+    try:
+        yield made
+    finally:
+        if made.error is None:
+            made.replica.stop()
+        made.thread.join()
+        assert made.error is None or isinstance(made.error, DiskInputOutput), repr(made.error)
+
+
+FULL = {
+    "a segment": Rule("allocate", "/tmp/", errno.ENOSPC),
+    "half a record": Rule("pwrite", "/commitlog/", errno.ENOSPC, short=10),
+    "a consume queue": Rule("pwrite", "/consumequeue/", errno.ENOSPC),
+    "positions": Rule("pwrite", "/positions/", errno.EDQUOT),
+    "a sync": Rule("fdatasync", "/commitlog/", errno.ENOSPC),
+}
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(scene: Scene, what: str) -> None:
+    """Nothing counts as replicated that it does not have. The primary and its producers go on."""
+    with scene.open() as store, store.producer() as producer, following(scene) as copy:
+        producer.send("orders", b"first")
+        wait_until(lambda: store.statistics().lanes[0].in_sync == 1, f"it is in sync: {copy.error}")
+        copy.faults.set(FULL[what])
+        receipts = [producer.send(f"t{number % 3}", bytes(3_000)) for number in range(60)]
+        producer.flush("flushed", 60)
+        wait_until(lambda: any("there is room" in line for line in copy.said), f"it says so: {copy.said}")
+        wait_until(lambda: store.statistics().lanes[0].in_sync == 0, "it is not in sync")
+        if what in ("a segment", "half a record", "a sync"):
+            with pytest.raises((ReplicaNotAvailable, ReplicationTimeout)):
+                receipts[-1].wait("replicated", 0.5)
+        producer.send("orders", b"last").wait("flushed", 60)
+        assert flushed_of(scene.copy).get(0, 0) <= flushed_of(scene.primary)[0]
+        copy.faults.clear()
+        wait_until(lambda: store.statistics().lanes[0].in_sync == 1, "it is in sync again")
+        producer.flush("replicated", 60)
+        await_copy(scene)
+        check_equal(scene)
+
+
+def test_a_broken_disk_ends_a_replica(scene: Scene) -> None:
+    with scene.open() as store, store.producer() as producer, following(scene) as copy:
+        producer.send("orders", b"first")
+        wait_until(lambda: store.statistics().lanes[0].in_sync == 1, f"it is in sync: {copy.error}")
+        copy.faults.set(Rule("fdatasync", "/commitlog/", errno.EIO))
+        producer.send("orders", b"second").wait("flushed", 60)
+        copy.thread.join(60)
+        assert isinstance(copy.error, DiskInputOutput)

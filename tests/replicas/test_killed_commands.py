@@ -1,0 +1,98 @@
+"""kill -9 of `commitlog promote` and of `commitlog rejoin`, before any change of a disk.
+
+The same command completes then, or says by name why it need not. Nothing that was acknowledged is
+lost, nothing is doubled, and what is set aside is counted, all of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from commitlog.disk.replica_mark import mark_superseded
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import StoreRefused, StoreSuperseded
+from commitlog.inspecting.verify import verify_store
+from commitlog.replicas.promotion import promote
+from tests.nightly import with_nightly
+from tests.replicas import dying
+from tests.replicas.rejoining import check_rejoined, command, copied, promoted, rejoined, send, values_of
+from tests.replicas.scene import Scene, flushed_of
+
+POINTS = with_nightly([3], [10_000])
+"""At how many points a command is killed: some, or all."""
+
+
+def leave_torn_record(path: Path) -> None:
+    """Leaves half a record behind the end of a copy's log, as a kill in a write does."""
+    for lane, end in flushed_of(path).items():
+        segment = max((path / "lanes" / str(lane) / "commitlog").glob("[0-9]*"))
+        with segment.open("r+b") as file:
+            head = file.read(60)
+            file.seek(end - int(segment.name))
+            file.write(head)
+
+
+# ---- promote ------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("most", POINTS)
+def test_a_promotion_that_was_killed_is_repeated(scene: Scene, most: int) -> None:
+    with copied(scene) as values:
+        ends = flushed_of(scene.copy)
+    leave_torn_record(scene.copy)
+    whole = shutil.copytree(scene.copy, scene.path / "whole")
+    count = dying.changes_of(dying.run(0, "promote", str(whole)))
+    assert count > 20
+    for point in dying.points(count, most):
+        path = shutil.copytree(scene.copy, scene.path / f"killed-{point}")
+        assert dying.run(point, "promote", str(path)).returncode == -signal.SIGKILL
+        if StoreDirectory(path).replica_file.exists():
+            with pytest.raises(StoreRefused, match="commitlog promote"):
+                scene.open(path)
+            assert promote(path).ends == ends
+        else:
+            assert "is no replica" in dying.run(0, "promote", str(path)).stdout
+        check_promoted(scene, path, ends, values)
+        shutil.rmtree(path)
+
+
+def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[bytes]) -> None:
+    assert values_of(path) == Counter(values)
+    assert verify_store(path).good
+    facts = StoreDirectory(path).load()
+    assert facts.epochs[-1] == {"epoch": facts.epoch, "ends": {str(lane): end for lane, end in ends.items()}}
+    with scene.open(path, listen="") as store:
+        more = send(store, "more", 3)
+        assert store.close().drained
+    assert values_of(path) == Counter(values + more)
+
+
+# ---- rejoin -------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("most", POINTS)
+def test_a_rejoin_that_was_killed_is_repeated(scene: Scene, most: int) -> None:
+    """The old primary had met the promoted store before: it never starts in between."""
+    with promoted(scene) as new:
+        common = values_of(scene.primary)
+        with scene.open(listen="") as store:
+            surplus = send(store, "old", 500)
+        mark_superseded(StoreDirectory(scene.primary), 1, "copy")
+        whole = shutil.copytree(scene.primary, scene.path / "whole")
+        count = dying.changes_of(dying.run(0, *command(new, whole)))
+        assert count > 20
+        for point in dying.points(count, most):
+            path = shutil.copytree(scene.primary, scene.path / f"killed-{point}")
+            assert dying.run(point, *command(new, path)).returncode == -signal.SIGKILL
+            with pytest.raises((StoreRefused, StoreSuperseded), match="commitlog"):
+                scene.open(path)
+            assert rejoined(new, path) == len(surplus), point
+            check_rejoined(path, common, surplus)
+            shutil.rmtree(path)
