@@ -14,6 +14,7 @@ All other modules take `core` from here. It is None where Python runs.
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -25,20 +26,28 @@ ABI = 2
 VARIABLE = "COMMITLOG_NATIVE"
 
 
+def _find() -> tuple[ModuleType | None, str]:
+    """The core if it fits, or why there is none."""
+    if "t" in sys.abiflags:  # it would begin to load it, and fail with a SystemError
+        return None, "a free-threaded Python can't load it"
+    try:
+        found = import_module("commitlog.native._core")
+    except ImportError as error:
+        return None, "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
+    if found.ABI != ABI:
+        return None, f"it has the signatures {found.ABI}, this version needs {ABI}"
+    return found, ""
+
+
 def _load(wish: str) -> tuple[ModuleType | None, str]:
     """The core or None, and in a few words which core runs and why."""
     if wish not in ("auto", "on", "off"):
         raise IllegalArgument(f"{VARIABLE}={wish}: it is auto, on or off")
     if wish == "off":
         return None, f"Python ({VARIABLE}=off)"
-    try:
-        found = import_module("commitlog.native._core")
-    except ImportError as error:
-        reason = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
-    else:
-        if found.ABI == ABI:
-            return found, "native"
-        reason = f"it has the signatures {found.ABI}, this version needs {ABI}"
+    found, reason = _find()
+    if found is not None:
+        return found, "native"
     if wish == "on":
         raise NativeCoreMissing(
             f"{VARIABLE}=on, and there is no native core: {reason}; install Rust and install this package again, or "

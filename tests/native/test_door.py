@@ -16,13 +16,13 @@ OTHER = b"ABI = 0\n"
 PROGRAM = "from commitlog import native; print(native.core is not None, native.description)"
 
 
-def said_by(directory: Path, core: Path | bytes | None, wish: str | None) -> tuple[str, str]:
+def said_by(directory: Path, core: Path | bytes | None, wish: str | None, program: str = PROGRAM) -> tuple[str, str]:
     """The last line of each stream of a program that imports the door."""
     environment = package_tree(directory, core)
     environment.pop("COMMITLOG_NATIVE", None)
     if wish is not None:
         environment["COMMITLOG_NATIVE"] = wish
-    done = subprocess.run([sys.executable, "-P", "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True)
     return done.stdout.strip(), "".join(done.stderr.splitlines()[-1:])
 
 
@@ -56,6 +56,12 @@ def test_without_a_core_that_fits_auto_is_python_and_on_an_error(
     assert out == ""
     assert error.startswith("commitlog.errors.NativeCoreMissing: COMMITLOG_NATIVE=on, and there is no native core: ")
     assert reason in error
+
+
+def test_a_free_threaded_python_passes_it_over(tmp_path: Path) -> None:
+    """Python 3.14t finds a library for all versions, and its import ends in a SystemError."""
+    out, _ = said_by(tmp_path, RIGHT, "auto", f"import sys; sys.abiflags = 't'; {PROGRAM}")
+    assert out == "False Python (no native core: a free-threaded Python can't load it)"
 
 
 def test_another_value_is_refused(tmp_path: Path) -> None:
