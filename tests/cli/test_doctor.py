@@ -21,6 +21,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.doctor.checks import examine
 from commitlog.doctor.finding import Code, Finding, Surroundings
+from commitlog.doctor.interpreter import bytecode
 from commitlog.doctor.machine import limits
 from commitlog.doctor.packages import is_in_range
 from commitlog.opening.stray_pools import stray_pools
@@ -113,16 +114,16 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_without_assertions_and_bytecode(tmp_path: Path) -> None:
-    """The remedy for bytecode helps."""
-    nowhere: dict[str, Any] = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    found = findings(own_process=True, python=("-O",), **nowhere)
-    assert severities(found, Code.ASSERTIONS) == {"note"}
-    (without,) = found[Code.BYTECODE]
-    assert without["severity"] == "note"
-    remedy = without["remedy"].strip("`").split()
-    subprocess.run([remedy[0], "-O", *remedy[1:]], env={**os.environ, **nowhere}, check=True)
-    assert severities(findings(own_process=True, python=("-O",), **nowhere), Code.BYTECODE) == {"good"}
+def test_without_assertions_and_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy for bytecode helps. What Python keeps, and where, can be changed while it runs."""
+    assert severities(findings(own_process=True, python=("-O",)), Code.ASSERTIONS) == {"note"}
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (without,) = bytecode(Surroundings())
+    assert without.severity == "note"
+    remedy = without.remedy.strip("`").split()
+    subprocess.run(remedy, env={**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}, check=True)
+    assert [one.severity for one in bytecode(Surroundings())] == ["good"]
 
 
 def test_modules_of_somebody_else(tmp_path: Path) -> None:
