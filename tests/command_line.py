@@ -1,10 +1,11 @@
 """Commands as a user types them, but in this process: a new one takes most of a second of a core.
 
-Tests of signals, terminals, pipes and of what Python itself is told start a process.
+Tests of signals, terminals, standard input and what Python itself is told start one all the same.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
 from subprocess import CompletedProcess
@@ -38,3 +39,9 @@ def run(*words: object, given: bytes = b"", **variables: str) -> CompletedProces
         out, err = (stream.getvalue() for stream in streams[:2])
     assert isinstance(code, int), code
     return CompletedProcess(arguments, code, out, err)
+
+
+def run_process(*words: object, given: bytes = b"") -> CompletedProcess[bytes]:
+    """Runs the same in a process of its own; one that waits for ever fails the test."""
+    command = [sys.executable, "-m", "commitlog.cli", *map(str, words)]
+    return subprocess.run(command, input=given, capture_output=True, timeout=60)

@@ -20,19 +20,13 @@ from commitlog import native
 from commitlog.cli.app import COMMANDS, app
 from commitlog.config_file import load_config
 from tests.builders.killed import kill_store
-from tests.command_line import run
+from tests.command_line import run, run_process
 from tests.crash.scene import is_running, pid_of
 from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
 README = Path(__file__).parents[2] / "README.md"
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-def run_process(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """A command as a process of its own."""
-    command = [sys.executable, "-m", "commitlog.cli", *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, timeout=60)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.cli.test_cli import SMALL, run_process, running
+from tests.cli.test_cli import SMALL, running
+from tests.command_line import run_process
 
 
 def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
