@@ -137,7 +137,7 @@ arguments: Any = st.fixed_dictionaries(
         "born_timestamp": st.sampled_from([None, 0, -1, 2**62, 2**63, "x"]),
     },
 )
-messages: Any = st.lists(st.tuples(st.tuples(topics, values), arguments), min_size=1, max_size=12)
+messages: Any = st.lists(st.tuples(st.tuples(topics, values), arguments), min_size=1, max_size=5)
 
 
 def check_messages(pairs: Pairs, sent: Any) -> None:
