@@ -72,9 +72,11 @@ def test_stages_that_can_ring_nobody(error: str, tmp_path: Path, monkeypatch: py
     assert not matrix.never
 
 
-@pytest.mark.parametrize("errors", with_nightly([ERRORS[::3]], [ERRORS[1::3], ERRORS[2::3]]), ids=",".join)
+@pytest.mark.parametrize(
+    "errors", with_nightly([list(ERRORS[::3])], [list(ERRORS[1::3]), list(ERRORS[2::3])]), ids=",".join
+)
 @pytest.mark.parametrize("stage", STAGES)
-def test_stages_at_their_start(stage: str, errors: tuple[str, ...], tmp_path: Path) -> None:
+def test_stages_at_their_start(stage: str, errors: list[str], tmp_path: Path) -> None:
     """Whichever call fails, the next start works."""
     with bench(tmp_path / "store", **SETTINGS) as made:
         matrix = Matrix(made)
@@ -86,9 +88,9 @@ def test_stages_at_their_start(stage: str, errors: tuple[str, ...], tmp_path: Pa
     assert not matrix.deaths, dict(matrix.deaths)
 
 
-@pytest.mark.parametrize("errors", with_nightly([ERRORS[:2]], [ERRORS[2:]]), ids=",".join)
+@pytest.mark.parametrize("errors", with_nightly([list(ERRORS[:2])], [list(ERRORS[2:])]), ids=",".join)
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
-def test_producers(write_path: str, errors: tuple[str, ...], tmp_path: Path) -> None:
+def test_producers(write_path: str, errors: list[str], tmp_path: Path) -> None:
     """Making a producer and sending: an error of ours, or none.
 
     When the fault heals all lanes are there, and nothing is doubled.

@@ -386,9 +386,7 @@ def test_errors_of_the_model_happen() -> None:
     """The model's errors are among what is drawn: else the test would prove less than it says."""
     met: set[object] = set()
 
-    @settings(
-        max_examples=1500, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=600, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(options=batch_options())
     def meet(options: dict[str, str]) -> None:
         wanted = _made["cut"].model.rows(options)
