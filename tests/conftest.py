@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import itertools
 import os
 import shutil
@@ -54,6 +55,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rest = [item for item in items if item not in slow]
     second = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - len(of_session)
     items[:] = [*of_session, *rest[: max(second, 0)], *of_own_jvm, *rest[max(second, 0) :]]
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector away from the hundreds of thousands of objects that tests are.
+
+    A look for leaks collects, which takes 0.2 s of a core otherwise.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _fixtures(item: pytest.Item) -> list[str]:

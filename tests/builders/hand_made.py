@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from commitlog.disk.checkpoint import Positions, PositionsFile
@@ -24,6 +25,9 @@ V4, V6 = Host(b"\x7f\0\0\x01", 10911), Host(bytes(15) + b"\x01", 10911)
 BEGIN_MS = 1_700_000_000_000
 
 
+_encoder = cache(RecordEncoder)
+
+
 @dataclass
 class HandMadeLane:
     """One lane. Each record is stored a second after the one before."""
@@ -34,6 +38,7 @@ class HandMadeLane:
     records: list[Record] = field(default_factory=list)
     next_offsets: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     dispatched: int = 0  # records that have an entry
+    _paths: dict[int, str] = field(default_factory=dict)  # of segments
 
     def append(
         self,
@@ -49,7 +54,7 @@ class HandMadeLane:
         sys_flag: int = 0,
         crc: bool = True,
     ) -> Record:
-        encoder = RecordEncoder(self.number, born, stored, crc)
+        encoder = _encoder(self.number, born, stored, crc)
         made = encode_properties(key, tags, properties) if raw_properties is None else raw_properties
         size = self.store.segment_bytes
         remaining = size - self.end % size
@@ -66,14 +71,19 @@ class HandMadeLane:
 
     def _write(self, data: bytes) -> None:
         size = self.store.segment_bytes
-        path = self.store.directory.lane_directory(self.number).segment_path(segment_start(self.end, size))
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            os.truncate(path, size)
-        with path.open("r+b", buffering=0) as file:
-            file.seek(self.end % size)
-            file.write(data)
+        start = segment_start(self.end, size)
+        if start not in self._paths:
+            self._paths[start] = str(self.store.directory.lane_directory(self.number).segment_path(start))
+        try:
+            fd = os.open(self._paths[start], os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            Path(self._paths[start]).parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self._paths[start], os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o644)
+            os.ftruncate(fd, size)
+        try:
+            os.pwrite(fd, data, self.end % size)
+        finally:
+            os.close(fd)
 
     def dispatch(self, count: int | None = None) -> None:
         """Places the entries of the next `count` records; with None those of all."""

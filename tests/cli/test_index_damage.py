@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.builders.hand_made import HandMadeStore, small_store
-from tests.cli.test_cli import run
+from tests.command_line import run
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from commitlog.cli.app import app
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.scrape import OPENMETRICS, Scrape, read_openmetrics, read_prometheus
-from tests.cli.test_cli import run
+from tests.command_line import run
 from tests.waiting import wait_until
 
 

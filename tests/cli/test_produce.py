@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import NoSchema
-from tests.cli.test_cli import run
+from tests.command_line import run
 from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 

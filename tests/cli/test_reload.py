@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.cli.test_cli import SMALL, run, running
+from tests.cli.test_cli import SMALL, running
+from tests.command_line import run_process
 
 
 def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
@@ -23,6 +24,6 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
             config.write_text(content)
             process.send_signal(signal.SIGHUP)
             assert process.stderr.readline().decode().startswith(says)
-        assert run("produce", store, "t", given=b"one\n").returncode == 0
+        assert run_process("produce", store, "t", given=b"one\n").returncode == 0
         process.terminate()
         assert process.wait(60) == 0

@@ -16,7 +16,8 @@ from commitlog.cli.app import app
 from commitlog.errors import StoreNotFound, StoreRefused, StoreRunning, StoreStopped
 from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
-from tests.cli.test_cli import config, run, running
+from tests.cli.test_cli import config, running
+from tests.command_line import run
 from tests.crash.scene import is_running, pid_of
 
 __all__ = ["config"]

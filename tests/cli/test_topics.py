@@ -17,7 +17,7 @@ from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRef
 from commitlog.reader import Reader
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
-from tests.cli.test_cli import run
+from tests.command_line import run
 
 
 @pytest.fixture
@@ -121,7 +121,8 @@ def test_a_typed_topic_is_made(tmp_path: Path) -> None:
     for _ in range(2):
         done = create(path, "sales", "id BIGINT NOT NULL, name STRING")
         assert (done.exit_code, done.output) == (0, "sales has schema version 1: id BIGINT NOT NULL, name STRING\n")
-    assert run("produce", path, "sales", "--rows", given=b'{"id": 1, "name": "x"}\n').returncode == 0
+    (tmp_path / "rows.json").write_text('{"id": 1, "name": "x"}\n')
+    assert run("produce", path, "sales", tmp_path / "rows.json", "--rows").returncode == 0
     assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"id": 1, "name": "x"}]
     assert isinstance(create(path, "sales", "id STRING").exception, SchemaConflict)
     assert isinstance(create(path, "bad topic", "id INT").exception, IllegalTopic)
@@ -149,7 +150,7 @@ def test_trim_and_delete(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.decode() == (
         f"orders: 180 messages, {sum(record.total_size for record in old):,} bytes, stored {first} to {last} would go; "
-        "20 stay\nTrim them? [y/N]: "
+        "20 stay\nTrim them? [y/N]: n\n"
     )
     done = run(*trim, given=b"y\n")
     assert done.stdout.endswith(

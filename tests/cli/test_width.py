@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from tests.cli.test_cli import run
+from tests.command_line import run
 
 
 def on_terminal(*words: object) -> list[str]:

@@ -33,6 +33,7 @@ from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load
+from tests.nightly import with_nightly
 from tests.served import place_of
 
 pytestmark = pytest.mark.usefixtures("no_segments_mapped", "both_ways")
@@ -243,7 +244,7 @@ def test_what_is_no_row(typed: HandMadeStore) -> None:
 
 
 @pytest.mark.parametrize("both_ways", ["path"], indirect=True)
-@pytest.mark.parametrize("compression", [None, "lz4", pytest.param("zstd", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("compression", with_nightly([None], ["lz4", "zstd"]))
 def test_flipped_bytes_crash_nothing(tmp_path: Path, compression: str | None) -> None:
     """At each byte of a message: CorruptRecord, or whole rows; never another error, never a crash.
 

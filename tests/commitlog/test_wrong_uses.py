@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from commitlog import errors
 from commitlog.config import Config, StoreConfig
 from commitlog.config_file import load_config
 from commitlog.inspecting.log_root import find_roots
+from tests.command_line import run
 from tests.faults.bench import bench
 
 WRONG_TIMES: list[Any] = [True, math.nan, -1, -math.inf, "5", b"5", [5], 1j]
@@ -141,13 +140,7 @@ def test_wrong_paths(tmp_path: Path, subtests: pytest.Subtests) -> None:
 @pytest.mark.parametrize("command", ["run", "stat", "cat", "verify", "destroy"])
 def test_a_path_that_is_no_text_on_the_command_line(command: str, tmp_path: Path) -> None:
     """One line that says what is wrong, and no traceback."""
-    path = os.fsencode(tmp_path) + b"/\xff"
-    done = subprocess.run(
-        [sys.executable, "-m", "commitlog.cli", command, path],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
+    done = run(command, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     assert done.returncode == 1
     assert len(done.stderr.decode().splitlines()) == 1, done.stderr.decode()
 

@@ -1,6 +1,6 @@
 """kill -9: nothing that was accepted is ever lost, doubled, changed or out of order.
 
-Some 120 kills by default.
+Some 100 kills by default.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from tests.crash.dying_writer import FAILPOINTS, TURNS
 from tests.crash.scene import WAYS, Scene, kill, pid_of
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, faulty_store
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
-both_paths = pytest.mark.parametrize("write_path", ["pool", "direct"])
-all_ways = pytest.mark.parametrize("way", WAYS)
+both_paths = pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
+all_ways = pytest.mark.parametrize("way", with_nightly(["pool", "write_direct"], ["direct"]))
+assert set(WAYS) == {"pool", "write_direct", "direct"}
 
 
 _PAIRS = [(a, b) for i, a in enumerate(STAGES) for b in STAGES[i + 1 :]]
@@ -37,7 +39,7 @@ _ALONE = [(stage,) for stage in STAGES]
     ("way", "victims_in_turn"),
     [
         pytest.param("pool", [*_ALONE, *_PAIRS], id="pool"),
-        pytest.param("direct", _ALONE, id="direct"),
+        pytest.param("direct", _ALONE, id="direct", marks=pytest.mark.nightly),
         pytest.param("write_direct", _ALONE, id="write_direct"),
         pytest.param("direct", _PAIRS, id="direct, pairs", marks=pytest.mark.nightly),
         pytest.param("write_direct", _PAIRS, id="write_direct, pairs", marks=pytest.mark.nightly),

@@ -82,7 +82,7 @@ def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) 
     done = threading.Event()
 
     def fork() -> None:
-        while not done.is_set() and len(children) < 60:
+        while not done.is_set() and len(children) < 30:
             child = os.fork()
             if child == 0:
                 signal.pause()

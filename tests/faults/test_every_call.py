@@ -35,6 +35,7 @@ from tests.faults.roles import (
     rule_of,
     tried,
 )
+from tests.nightly import with_nightly
 
 
 def errors_of(*quick: str, all_errors: tuple[str, ...] = ERRORS) -> pytest.MarkDecorator:
@@ -43,7 +44,7 @@ def errors_of(*quick: str, all_errors: tuple[str, ...] = ERRORS) -> pytest.MarkD
     return pytest.mark.parametrize("error", marked)
 
 
-@errors_of("EIO", "EMFILE", SHORT, all_errors=(*ERRORS, SHORT))
+@errors_of("EIO", SHORT, all_errors=(*ERRORS, SHORT))
 def test_stages_in_their_rounds(error: str, tmp_path: Path) -> None:
     """No stage dies, and each of their calls was struck."""
     with bench(tmp_path / "store", **SETTINGS) as made:
@@ -71,21 +72,25 @@ def test_stages_that_can_ring_nobody(error: str, tmp_path: Path, monkeypatch: py
     assert not matrix.never
 
 
+@pytest.mark.parametrize(
+    "errors", with_nightly([list(ERRORS[::3])], [list(ERRORS[1::3]), list(ERRORS[2::3])]), ids=",".join
+)
 @pytest.mark.parametrize("stage", STAGES)
-def test_stages_at_their_start(stage: str, tmp_path: Path) -> None:
+def test_stages_at_their_start(stage: str, errors: list[str], tmp_path: Path) -> None:
     """Whichever call fails, the next start works."""
     with bench(tmp_path / "store", **SETTINGS) as made:
         matrix = Matrix(made)
         matrix.send()
         for call in CALLS:
-            for error in ERRORS[::2]:
+            for error in errors:
                 matrix.starts_again(stage, call, error)
         matrix.account()
     assert not matrix.deaths, dict(matrix.deaths)
 
 
+@pytest.mark.parametrize("errors", with_nightly([list(ERRORS[:2])], [list(ERRORS[2:])]), ids=",".join)
 @pytest.mark.parametrize("write_path", ["pool", "direct"])
-def test_producers(write_path: str, tmp_path: Path) -> None:
+def test_producers(write_path: str, errors: list[str], tmp_path: Path) -> None:
     """Making a producer and sending: an error of ours, or none.
 
     When the fault heals all lanes are there, and nothing is doubled.
@@ -96,7 +101,7 @@ def test_producers(write_path: str, tmp_path: Path) -> None:
         matrix = Matrix(made)
         matrix.send(3)
         for call in CALLS:
-            for error in ERRORS:
+            for error in errors:
                 matrix.producer.close()
                 with own_disk(made.path, "producer") as faults:
                     faults.set(rule_of("producer", call, error))

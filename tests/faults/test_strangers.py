@@ -8,8 +8,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from commitlog.record.record import RecordEncoder
 from commitlog.shm.layout import STAGE_ROW_WORDS
 from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
 from tests.builders.killed import kill_store
+from tests.command_line import run
 from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
@@ -234,9 +233,9 @@ def test_names_play_no_tricks_in_logs(tmp_path: Path) -> None:
     assert all(character.isprintable() for line in written.splitlines() for character in line)
     assert "secret" not in written
     absent = path / "absent"
-    done = subprocess.run([sys.executable, "-m", "commitlog.cli", "cat", str(absent)], capture_output=True, text=True)
-    assert done.stderr.count("\n") == 1
-    assert done.stderr[:-1].isprintable()
+    said = run("cat", absent).stderr.decode()
+    assert said.count("\n") == 1
+    assert said[:-1].isprintable()
 
 
 def test_a_lane_whose_segment_was_removed_is_refused_by_name(tmp_path: Path) -> None:

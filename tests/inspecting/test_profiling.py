@@ -15,6 +15,7 @@ from commitlog.cli.profile import describe
 from commitlog.inspecting import profiling
 from commitlog.inspecting.flame_graph import flame_graph
 from commitlog.inspecting.profiling import Clocks, Profile, ProfileRefused
+from tests.command_line import run
 from tests.waiting import wait_until
 
 RAW = """\
@@ -89,11 +90,6 @@ def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.M
     assert {path.name for path in tmp_path.iterdir()} == {"py-spy"}
 
 
-def profile(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "commitlog.cli", "profile", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -106,7 +102,11 @@ def profile(*words: object) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_what_cannot_be_is_said_in_lines_and_leaves_nothing(
-    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     player = tmp_path / "bin" / "py-spy"
     player.parent.mkdir()
@@ -115,10 +115,11 @@ def test_what_cannot_be_is_said_in_lines_and_leaves_nothing(
     monkeypatch.setenv("PATH", f"{player.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a-file").touch()
-    done = profile("committer", "--seconds", "1", *words)
+    done = run("profile", "committer", "--seconds", "1", *words)
     assert done.returncode in (1, 2)
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    said = capfd.readouterr().err + done.stderr.decode()  # of the stage, which is a process, and of the command
+    assert says in said
+    assert "Traceback" not in said
     assert {path.name for path in tmp_path.iterdir()} == {"a-file", "bin"}
 
 

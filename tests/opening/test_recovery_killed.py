@@ -24,6 +24,7 @@ class DyingChannel(FileChannel):
 
     def __init__(self, steps: int, half: bool) -> None:
         self.steps, self.half = steps, half
+        self.died_in_write = False
 
     def _step(self) -> None:
         self.steps -= 1
@@ -33,6 +34,7 @@ class DyingChannel(FileChannel):
     def write_once(self, fd: int, data: Buffer, offset: int) -> int:
         if self.steps == 0 and self.half:
             super().write_once(fd, memoryview(data)[: len(data) // 2], offset)
+        self.died_in_write = self.steps == 0
         self._step()
         return super().write_once(fd, data, offset)
 
@@ -99,12 +101,15 @@ def test_killed_anywhere_and_repeated_it_ends_the_same(harm: Callable[[MadeLane]
         for half in (False, True):
             shutil.rmtree(lane.directory.path)
             shutil.copytree(tmp_path / "harmed", lane.directory.path)
+            channel = DyingChannel(step, half)
             with contextlib.suppress(Killed):
-                lane.recover(DyingChannel(step, half))
+                lane.recover(channel)
                 finished = True
             again = lane.recover()
             assert (again.first, again.end, again.allocated) == (found.first, found.end, found.allocated)
             assert _comparable(image(lane.directory.path), calm, lane) == _comparable(expected, calm, calm), step
+            if not channel.died_in_write:
+                break  # only a write has a middle
         if finished:
             assert step > 5
             return

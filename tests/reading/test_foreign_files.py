@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
@@ -16,6 +14,7 @@ import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import CommitLogError
 from tests.builders.made_lane import SEGMENT, make_lane
+from tests.command_line import run, run_process
 
 SENT = 20
 NAMES = {
@@ -47,11 +46,6 @@ def path(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "store")
 
 
-def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """A command of ours; one that waits for ever fails the test."""
-    return subprocess.run([sys.executable, "-m", "commitlog.cli", *words], capture_output=True, timeout=60)
-
-
 def offsets(path: Path) -> list[int]:
     return [message.offset for message in commitlog.Reader(path, topic="orders", start="earliest")]
 
@@ -69,7 +63,7 @@ def test_files_with_odd_names(name: str, path: Path) -> None:
     add(path)
     assert offsets(path) == list(range(2 * SENT))
     assert [file.read_bytes() for file in foreign] == [b"mine"] * 2
-    said = command("verify", path, "--json")
+    said = run("verify", path, "--json")
     (found,) = orjson.loads(said.stdout)["lanes"]
     assert (found["records"], found["entries"]) == (2 * SENT, 2 * SENT)
     assert [finding["reason"] for finding in found["findings"]] == ["not a segment's name; passed over"]
@@ -81,14 +75,14 @@ def test_a_number_that_no_lane_can_have(path: Path) -> None:
     (path / "lanes/999/commitlog").mkdir(parents=True)
     add(path)
     assert offsets(path) == list(range(2 * SENT))
-    assert command("verify", path).returncode == 0
+    assert run("verify", path).returncode == 0
 
 
 def test_a_file_in_place_of_a_lane(path: Path) -> None:
     """A named error of every command and of a start; without it all is well."""
     (path / "lanes/1").write_bytes(b"mine")
     for name in ("verify", "dump", "cat", "run"):
-        said = command(name, path)
+        said = run(name, path)
         assert said.returncode == 1, name
         assert b"Traceback" not in said.stderr
         assert b"lanes/1" in said.stderr
@@ -105,8 +99,8 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
     assert len(lane.recover().findings) == 1
     (note,) = lane.directory.quarantine.glob("corrupt-*.json")
     assert "\\udce9t" in orjson.loads(note.read_bytes())["file"]
-    assert b"NOT good" in command("verify", lane.directory.path).stdout
-    assert orjson.loads(command("verify", lane.directory.path, "--json").stdout)["lanes"][0]["lane"] == 3
+    assert b"NOT good" in run_process("verify", lane.directory.path).stdout
+    assert orjson.loads(run_process("verify", lane.directory.path, "--json").stdout)["lanes"][0]["lane"] == 3
     shutil.rmtree(os.fsencode(lane.directory.path.parent))
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,7 @@ from commitlog.reader import Reader
 from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
 from tests.builders.vector_store import load
+from tests.command_line import run
 from tests.crash.scene import pid_of
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
@@ -374,17 +373,14 @@ def test_a_copy_with_a_hole(tmp_path: Path, then: str) -> None:
         file.seek(at - 88)
         file.write(bytes(1000))
 
-    def cat(*options: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([sys.executable, "-m", "commitlog.cli", "cat", copy, *options], capture_output=True)
-
-    done = cat()
+    done = run("cat", copy)
     assert done.stdout.split() == [b"%d" % number for number in range(1700)]
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
     assert b"[CorruptRecord]" in done.stderr
     assert b"--skip-corrupt" in done.stderr
     assert segment.name.encode() in done.stderr
-    done = cat("--skip-corrupt")
+    done = run("cat", copy, "--skip-corrupt")
     assert done.returncode == 0
     given = [int(value) for value in done.stdout.split()]
     assert given[:1700] == list(range(1700))

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
-import sys
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -34,6 +32,7 @@ from commitlog.reader import Reader
 from commitlog.record.properties import RESERVED_NAMES
 from tests.builders.made_lane import image
 from tests.builders.vector_store import NAMES, VectorStore, load
+from tests.command_line import run
 
 HALTED = ("dirty", "torn")
 
@@ -200,14 +199,13 @@ def test_cat(tmp_path: Path) -> None:
     """JSON lines with topic, partition and offset. An error is one line, with exit code 1."""
     store = load("transactions")
     root = unpack(store, tmp_path)
-    command = [sys.executable, "-m", "commitlog.cli", "cat", str(root)]
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, timeout=60)
+    done = run("cat", root, "--format", "json")
     rows = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr) == (0, b"")
     assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [
         (line["topic"], line["queueId"], line["queueOffset"]) for line in in_queues(store)
     ]
-    done = subprocess.run([*command, "--follow"], capture_output=True, timeout=60)
+    done = run("cat", root, "--follow")
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert b"OptionError" in done.stderr
 

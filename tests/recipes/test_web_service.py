@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from tests.nightly import with_nightly
 from tests.programs import DOCS, command, write_files
 from tests.recipes.web_client import Service, kill, sending, serving
 from tests.waiting import wait_until
@@ -54,7 +55,7 @@ def replaced(service: Service, old: set[int]) -> bool:
     return len(service.workers()) == 2 and not service.workers() & old
 
 
-@pytest.mark.parametrize("server", ["gunicorn", "gunicorn --preload", "uvicorn"])
+@pytest.mark.parametrize("server", with_nightly(["gunicorn", "uvicorn"], ["gunicorn --preload"]))
 def test_workers_come_and_go(server: str, place: Path) -> None:
     """A worker is killed, all are reloaded, and the server stops in the middle of a request.
 

@@ -51,14 +51,14 @@ ENCODERS = [
 
 
 def check(encoder: RecordEncoder, bodies: Sequence[bytes], given: Any, topic: bytes, properties: bytes) -> None:
-    expected, places = b"", []
+    expected, places = bytearray(), []
     for number, body in enumerate(bodies):
         places.append(1000 + len(expected))
         expected += encoder.encode(topic, body, properties, 10 + number, places[-1], 5, 6)
     assert batch_size(encoder, topic, given, properties) == len(expected)
     out = bytearray(b"\xee" * (len(expected) + 10))
     offsets = encode_batch(encoder, topic, given, properties, 10, 1000, 5, 6, memoryview(out))
-    assert bytes(out) == expected + b"\xee" * 10
+    assert out == expected + b"\xee" * 10
     assert offsets.tolist() == places
 
 

@@ -105,6 +105,7 @@ def test_a_lane_of_a_store_that_was_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.leaves_pools
+@pytest.mark.nightly  # daily it is a lane of a store that was closed
 def test_a_lane_after_kill_and_recovery(tmp_path: Path) -> None:
     """Everything is killed, shared memory is lost, and the last record is torn.
 

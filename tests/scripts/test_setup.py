@@ -124,26 +124,29 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "a checkout")
 
 
-def test_an_archive_of_classes_that_fails(checkout: Checkout) -> None:
-    """It is made once Java is found. If that fails, there is one line, and the setup is done."""
+def put_java_without_an_archive(checkout: Checkout) -> None:
+    """Modules of the project that find Java, and can't make the archive of classes for it."""
     package = checkout.path / "commitlog" / "spark" / "launching"
     package.mkdir(parents=True)
     (package / "java.py").write_text(
         "from types import SimpleNamespace\n\ndef find_java():\n    return SimpleNamespace(home='there')\n"
     )
     (package / "first_session.py").write_text("raise SystemExit('no room')\n")
-    code, said = checkout.setup()
-    assert code == 0, said
-    assert "setup: Java for Spark: there\n" in said
-    assert said.endswith("setup: Spark starts without an archive of classes: no room\nsetup: done\n")
 
 
 def test_life_of_an_environment(checkout: Checkout) -> None:
-    """Made; found done at once; brought up to date; left alone by an update whose hash is wrong."""
+    """Made; found done at once; brought up to date; left alone by an update that fails.
+
+    It fails without a network, and where a hash is wrong. An archive of classes is made once Java
+    is found; if that fails, there is one line, and the setup is done.
+    """
+    put_java_without_an_archive(checkout)
     code, said = checkout.setup()
     assert code == 0, said
     assert checkout.tiny_version == "1.0"
     assert "making .venv" in said
+    assert "setup: Java for Spark: there\n" in said
+    assert said.endswith("setup: Spark starts without an archive of classes: no room\nsetup: done\n")
 
     assert checkout.setup() == (0, "")
 
@@ -160,6 +163,10 @@ def test_life_of_an_environment(checkout: Checkout) -> None:
     code, said = checkout.setup()
     assert (code, checkout.tiny_version) == (1, "2.0"), said
     assert "DO NOT MATCH THE HASHES" in said.splitlines()[-1]
+    lock.write_text("tiny==4.0 --hash=sha256:" + "0" * 64 + "\n")
+    code, said = checkout.setup(PIP_NO_INDEX="0", **UNREACHABLE)
+    assert (code, checkout.tiny_version) == (1, "2.0"), said
+    assert "can't be reached" in said.splitlines()[-1]
     lock.write_text(good)
     assert checkout.setup() == (0, ""), "what failed has changed nothing"
     assert not (checkout.path / ".venv" / "tmp").exists()
@@ -188,6 +195,20 @@ def test_the_native_core_is_built_where_a_toolchain_is(checkout: Checkout) -> No
     assert checkout.setup()[0] == 0
     assert checkout.library.exists(), "what somebody removed comes back"
 
+    checkout.install_rust(None)
+    assert checkout.setup() == (0, "")
+    assert checkout.library.read_text() == "two", "a shell that does not find Rust keeps the library"
+    checkout.sources.write_text("four")
+    code, said = checkout.setup()
+    assert (code, checkout.library.exists()) == (0, False), said
+    assert "left out: there is no Rust" in said
+
+
+@pytest.mark.nightly
+def test_a_build_of_the_core_is_interrupted(checkout: Checkout) -> None:
+    """The environment stays, and the next run builds the core alone."""
+    assert checkout.setup()[0] == 0
+    checkout.install_rust("1.90.0")
     (checkout.path / "hold").touch()
     checkout.sources.write_text("three")
     with checkout.start() as process:
@@ -200,14 +221,6 @@ def test_the_native_core_is_built_where_a_toolchain_is(checkout: Checkout) -> No
     code, said = checkout.setup()
     assert (code, checkout.library.read_text()) == (0, "three"), "an interrupt leaves .venv, and the next run goes on"
     assert "packages" not in said
-
-    checkout.install_rust(None)
-    assert checkout.setup() == (0, "")
-    assert checkout.library.read_text() == "three", "a shell that does not find Rust keeps the library"
-    checkout.sources.write_text("four")
-    code, said = checkout.setup()
-    assert (code, checkout.library.exists()) == (0, False), said
-    assert "left out: there is no Rust" in said
 
 
 @pytest.mark.nightly
@@ -241,6 +254,7 @@ def test_two_at_once_make_one(checkout: Checkout) -> None:
     assert sum("waiting for it" in text for text in said) == 1
 
 
+@pytest.mark.nightly
 def test_no_network_is_one_line(checkout: Checkout) -> None:
     shutil.rmtree(checkout.packages)
     code, said = checkout.setup(PIP_NO_INDEX="0", **UNREACHABLE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 import commitlog
 from commitlog.errors import DataLoss
 from commitlog.inspecting.verify import verify_store
+from tests.command_line import run
 from tests.crash.scene import kill, pid_of
 from tests.waiting import wait_until
 
@@ -118,5 +117,5 @@ def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) 
         assert _read(store.path, "orders") == list(range(SENT + 10))
         assert _read(store.path, "others") == list(range(10))
     assert _read(store.path, "orders") == list(range(SENT + 10))
-    said = subprocess.run([sys.executable, "-m", "commitlog.cli", "verify", tmp_path / "store"], capture_output=True)
+    said = run("verify", tmp_path / "store")
     assert said.returncode == 0, said.stdout

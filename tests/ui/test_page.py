@@ -22,6 +22,8 @@ import commitlog
 from commitlog.ui.looks import Looks
 from commitlog.ui.server import CONNECTIONS_MAX
 from tests.browser import BROWSER, browse
+from tests.builders.hand_made import small_store
+from tests.command_line import run
 from tests.waiting import wait_until
 
 PAGE = Path(commitlog.__file__).parent / "ui/page"
@@ -135,22 +137,17 @@ def test_looking_goes_on_after_a_bug(
 
 @pytest.mark.parametrize("host", ["0.0.0.0:0", "192.0.2.1:0", "[::]:0", "example.com:0"])
 def test_other_machines_are_refused(tmp_path: Path, host: str) -> None:
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
-    command = [sys.executable, "-m", "commitlog.cli", "ui", str(tmp_path / "store"), "--listen", host]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "127.0.0.1" in done.stderr
+    done = run("ui", small_store(tmp_path / "store").path, "--listen", host)
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"127.0.0.1" in done.stderr
 
 
 def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "commitlog.cli", "ui", str(tmp_path / "store"), "--listen", place]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "[PageError]" in done.stderr
+        done = run("ui", small_store(tmp_path / "store").path, "--listen", place)
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"[PageError]" in done.stderr
 
 
 def test_looks_have_what_the_page_shows(tmp_path: Path) -> None:
