@@ -32,6 +32,8 @@ END_SECONDS = 15.0
 RESTART_SECONDS = 1.0
 MEMORY_SHARE = 2
 """All processes together take at most this part of the machine's memory, or the container's."""
+LEAST_BYTES = 320 << 20
+"""What a process may take on the smallest machine. With 128 MiB the libraries can't be loaded."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,8 @@ class Server:
     """
 
     def __init__(self, settings: ServerSettings, processes: int = 1) -> None:
-        self.settings = settings = replace(settings, memory_bytes=memory_limit() // MEMORY_SHARE // processes)
+        memory_bytes = max(memory_limit() // MEMORY_SHARE // processes, LEAST_BYTES)
+        self.settings = settings = replace(settings, memory_bytes=memory_bytes)
         self._ending = threading.Event()
         self._processes: list[_Process] = []
         self._files: dict[str, ServerFile] = {}

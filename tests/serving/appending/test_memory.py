@@ -122,3 +122,13 @@ def test_a_schema_of_very_many_columns(server: Server, store: commitlog.Store, r
     assert isinstance(refusal(writer), IllegalArgument)
     assert peak_bytes(server) < BOMB_BYTES
     client.close()
+
+
+def test_many_processes_on_a_small_machine_have_enough_to_work(
+    store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "memory_limit", lambda: 256 * MIB)
+    with server_of([store.path], processes=2) as server:
+        for port in server.ports:
+            with flight.connect(f"grpc://127.0.0.1:{port}") as client:
+                assert list(client.do_action(flight.Action("stores", b"{}")))
