@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_NS = 60_000_000_000
 _LOOK_SECONDS = 0.05
+_INDEX_NS = 10_000_000_000
+"""How long it waits for the dispatcher, which syncs the index once in a second."""
 
 
 def trim(
@@ -65,6 +67,7 @@ def trim(
     with file_locked(directory.trim_lock_file, directory, directory.channel), _running(directory):
         view = StoreView(store)
         try:
+            _await_index(view)
             segments, held = _carry_out(view, request)
         finally:
             view.close()
@@ -123,6 +126,22 @@ def _running(directory: StoreDirectory) -> Iterator[None]:
     else:
         with Store.open(directory.path, config=Config.from_json(facts.config)):
             yield
+
+
+def _await_index(view: StoreView) -> None:
+    """Waits for the index of what is flushed now: nothing is deleted before it is synced."""
+    from commitlog.clock import SYSTEM_CLOCK
+    from commitlog.shm.layout import Lane
+
+    if view.control is None:
+        return
+    rows = [view.control.row(lane) for lane in view.lanes()]
+    ends = [row[Lane.FLUSHED] for row in rows]
+    deadline = SYSTEM_CLOCK.monotonic_ns() + _INDEX_NS
+    while any(row[Lane.DISPATCH_SYNCED] < end for row, end in zip(rows, ends, strict=True)):
+        if SYSTEM_CLOCK.monotonic_ns() > deadline:
+            return  # the dispatcher is in trouble: what may go now goes
+        SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
 
 
 def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
