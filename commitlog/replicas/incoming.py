@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from commitlog.backups.small_files import SmallFiles
@@ -126,7 +127,7 @@ class Incoming:
 
     def _write(self, name: str, data: bytes) -> None:
         """Writes a small file, when the log that it names is durable."""
-        _sync(self._lanes.values())
+        self._sync_lanes()
         self._files.write(name, data)
         self._named.add(name)
         if name.startswith("lanes/") and "/quarantine/" in name:
@@ -141,7 +142,7 @@ class Incoming:
 
     def _take_complete(self) -> None:
         """Removes the small files that the store does not have, and notes that this is a copy."""
-        _sync(self._lanes.values())
+        self._sync_lanes()
         marks = [f"lanes/{number}/trimmed.json" for number in self._lanes]
         known = [*self._files.schemas(), *self._files.deletions(), *self._files.readers(), *marks]
         self._files.remove([name for name in known if name not in self._named])
@@ -158,15 +159,12 @@ class Incoming:
         With `beside` the disk works while more is taken in, and a later call acknowledges that. One
         such sync ends before the next begins, so a slow disk slows the store down.
         """
-        with named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there"):
-            if self._syncing is not None:
-                self._syncing.result()
-                self._syncing = None
-            self.unsynced = 0
-            if beside:
-                self._syncing = self._beside.submit(_sync, list(self._lanes.values()))
-            else:
-                _sync(self._lanes.values())
+        self.unsynced = 0
+        if beside:
+            self.end_sync()
+            self._syncing = self._beside.submit(_sync, list(self._lanes.values()))
+        else:
+            self._sync_lanes()
         durable = {number: lane.durable for number, lane in self._lanes.items()}
         changed = {lane: end for lane, end in durable.items() if self._acknowledged.get(lane) != end}
         self._acknowledged.update(changed)
@@ -175,6 +173,25 @@ class Incoming:
             said.append((NO_LANE, IS_COMPLETE))
             self._completed = False
         return b"".join(ACKNOWLEDGEMENT.pack(lane, end) for lane, end in said)
+
+    def end_sync(self) -> None:
+        """Waits for the sync that is under way beside. Raises DiskError.
+
+        It comes before each other sync, and at the end: one behind a failed sync succeeds, although
+        the data is not on the disk.
+        """
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            with self._named_faults():
+                syncing.result()
+
+    def _sync_lanes(self) -> None:
+        self.end_sync()
+        with self._named_faults():
+            _sync(self._lanes.values())
+
+    def _named_faults(self) -> AbstractContextManager[None]:
+        return named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there")
 
     def note_behind(self, now_ms: int) -> None:
         """Notes how far the copy is behind what is known of the store."""

@@ -17,7 +17,7 @@ import select
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -289,12 +289,15 @@ class Replica:
 
     def _receive(self, peer: ssl.SSLSocket, welcome: Welcome) -> None:
         """Takes in what comes, until the connection ends or `stop`."""
-        with ThreadPoolExecutor(1, "commitlog-sync") as beside:
-            self._take_in(peer, welcome, beside)
-
-    def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, beside: Executor) -> None:
         assert self.facts is not None
-        incoming = Incoming(self.directory, self.facts, self.lanes, self._index_lock, self.mark, beside)
+        with ThreadPoolExecutor(1, "commitlog-sync") as beside:
+            incoming = Incoming(self.directory, self.facts, self.lanes, self._index_lock, self.mark, beside)
+            try:
+                self._take_in(peer, welcome, incoming)
+            finally:
+                incoming.end_sync()  # its error matters more than the connection's
+
+    def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming) -> None:
         incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
         frames = FrameReader(peer.recv_into)
         self.mark.connected = True

@@ -22,7 +22,7 @@ from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError
 
 _RECEIVE_BYTES = 1 << 16
-FRAME_BYTES = 1 << 19
+_FRAME_BYTES = 1 << 19
 """How much a connection reads and sends at a time: as much as stays in a core's cache meanwhile."""
 _SECOND_NS = 1_000_000_000
 
@@ -75,7 +75,7 @@ class HAConnection(threading.Thread, ABC):
         self._wake_lock = threading.Lock()
         """Is held to write to `_wake` and to close it: then its number may be another file's."""
         self._is_ending = False
-        self.room = memoryview(bytearray(FRAME_BYTES))
+        self.room = memoryview(bytearray(_FRAME_BYTES))
         """Where the subclass makes its frames of the log."""
         self.sent_bytes = 0
         self.heard_ns = self.said_ns = clock.monotonic_ns()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replica_mark import ReplicaMark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import CommitLogError, ReplicaRefused, ReplicationRefused
+from commitlog.errors import CommitLogError, DiskError, ReplicaRefused, ReplicationRefused
 from commitlog.replicas import wire
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
@@ -193,6 +195,21 @@ def test_records_in_any_pieces_are_written_whole(beside: bool, incoming: Incomin
     said += incoming.sync()
     assert list(wire.ACKNOWLEDGEMENT.iter_unpack(said))[-1] == (0, len(data))
     assert written(tmp_path) == data
+
+
+def test_a_sync_that_fails_beside_is_an_error_at_the_end_too(
+    incoming: Incoming, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection may end before the next frame comes, and a second sync would succeed."""
+
+    def fail(channel: FileChannel, fd: int) -> None:
+        raise OSError(errno.EIO, "made")
+
+    incoming.take(Frame(Kind.DATA, 0, 0, log_of(tmp_path, 5).rstrip(b"\0")))
+    monkeypatch.setattr(FileChannel, "fdatasync", fail)
+    incoming.sync(beside=True)
+    with pytest.raises(DiskError, match="syncing the store's log"):
+        incoming.end_sync()
 
 
 def test_damage_that_the_store_has_noted_is_taken_as_it_is(incoming: Incoming, tmp_path: Path) -> None:
