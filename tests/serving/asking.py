@@ -12,14 +12,17 @@ from typing import Any
 import pyarrow as pa
 import trustme
 
+import commitlog
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.errors import NoFreeLane
 from commitlog.planning.address import Address, Credentials, parse_address
 from commitlog.remote import requests
 from commitlog.remote.connection import Connection
 from commitlog.remote.reading import ticket_of
 from commitlog.serving.server import Server
 from commitlog.serving.settings import settings_of
+from tests.waiting import wait_until
 
 HOSTS = ("localhost", "127.0.0.1")
 SCHEMA = pa.schema([(name, COLUMN_TYPES[name]) for name in ("partition", "offset", "value")])
@@ -104,3 +107,16 @@ class Certificates:
         certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
         key.write_bytes(made.private_key_pem.bytes())
         return certificate, key
+
+
+def await_free_lane(store: commitlog.Store) -> None:
+    """Waits until a producer gets a lane: the server gives one back a moment after its stream."""
+
+    def is_free() -> bool:
+        try:
+            store.producer().close()
+        except NoFreeLane:
+            return False
+        return True
+
+    wait_until(is_free, "the lane is free")

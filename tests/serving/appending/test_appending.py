@@ -27,6 +27,7 @@ from commitlog.errors import (
 from commitlog.remote import requests
 from commitlog.remote.server_errors import from_bytes
 from tests.served import name_of
+from tests.serving.asking import await_free_lane
 from tests.waiting import wait_until
 
 
@@ -208,12 +209,5 @@ def test_a_stream_that_breaks_off_gives_its_lane_back(store: commitlog.Store, se
     del writer, reader
     client.close()
 
-    def is_free() -> bool:
-        try:
-            store.producer().close()
-        except NoFreeLane:
-            return False
-        return True
-
-    wait_until(is_free, "the lane is free")
+    await_free_lane(store)
     assert [value for _, value, *_ in messages(store)] == [b"x"]

@@ -44,6 +44,7 @@ from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.status import PutMessageStatus
 from tests.builders.serve_command import serve_command
 from tests.served import ROOT, by_url, place_of
+from tests.serving.asking import await_free_lane
 from tests.waiting import wait_until
 
 
@@ -403,14 +404,7 @@ def test_a_client_that_is_killed_gives_its_lane_back(store: commitlog.Store, url
         client.wait()
         client.stdout.close()
 
-        def lane() -> bool:
-            try:
-                store.producer().close()
-            except NoFreeLane:
-                return False
-            return True
-
-        wait_until(lane, "its lane is free")
+        await_free_lane(store)
 
 
 def test_a_forked_child(store: commitlog.Store, url: str) -> None:
