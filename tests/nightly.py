@@ -17,3 +17,7 @@ def with_nightly(daily: Iterable[Any], nightly: Iterable[Any]) -> list[Any]:
         pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.nightly) for value in nightly
     ]
     return [*daily, *marked]
+
+
+by_url_nightly = pytest.mark.parametrize("both_ways", with_nightly(["path"], ["url"]), indirect=True)
+"""For tests that run twice, by path and by URL: the second run is nightly."""

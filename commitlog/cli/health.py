@@ -18,56 +18,27 @@ if TYPE_CHECKING:
 EXIT_CODES = {"good": 0, "degraded": 1, "down": 2}
 
 
+def _time(said: str) -> Any:
+    return typer.Option(parser=duration, metavar="TIME", show_default=False, help=said)
+
+
 def health(
     store: StoreArgument,
     json: JsonOption = False,
-    silent: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="TIME",
-            show_default=False,
-            help="Longest silence of a stage or of the supervisor.  [default: 5s]",
-        ),
-    ] = 5.0,
-    blocked: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="TIME",
-            show_default=False,
-            help="Longest wait of a producer for a write buffer.  [default: 1s]",
-        ),
-    ] = 1.0,
+    silent: Annotated[float, _time("Longest silence of a stage or of the supervisor.  [default: 5s]")] = 5.0,
+    blocked: Annotated[float, _time("Longest wait of a producer for a write buffer.  [default: 1s]")] = 1.0,
     unflushed: Annotated[
         float,
-        typer.Option(
-            parser=duration,
-            metavar="TIME",
-            show_default=False,
-            help="Longest time from committed to flushed; larger than flusher.thorough_interval_ms.  [default: 30s]",
-        ),
+        _time("Longest time from committed to flushed; larger than flusher.thorough_interval_ms.  [default: 30s]"),
     ] = 30.0,
     undispatched: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="TIME",
-            show_default=False,
-            help="Greatest age of a message that is not in the consume queues.  [default: 1m]",
-        ),
+        float, _time("Greatest age of a message that is not in the consume queues.  [default: 1m]")
     ] = 60.0,
     reader_behind: Annotated[
         int, typer.Option(metavar="N", min=0, help="Most messages that a named reader has not read; 0: no limit.")
     ] = 0,
     reader_still: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="TIME",
-            show_default=False,
-            help="Longest time that a named reader which is behind does not move.  [default: 1d]",
-        ),
+        float, _time("Longest time that a named reader which is behind does not move.  [default: 1d]")
     ] = 86_400.0,
     full_percent: Annotated[
         int,

@@ -10,19 +10,18 @@ import pyarrow as pa
 import pytest
 
 import commitlog
+from tests.nightly import with_nightly
 
 ROWS = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
 
 
 @pytest.mark.parametrize(
     "rows",
-    [
-        lambda: iter(ROWS),
-        lambda: (row for row in ROWS),
-        lambda: pa.Table.from_pylist(ROWS).to_reader(),
-        lambda: pa.Table.from_pylist(ROWS),
-    ],
-    ids=["iterator", "generator", "Arrow's reader", "table"],
+    with_nightly(
+        [lambda: iter(ROWS), lambda: pa.Table.from_pylist(ROWS).to_reader()],
+        [lambda: (row for row in ROWS), lambda: pa.Table.from_pylist(ROWS)],
+    ),
+    ids=["iterator", "Arrow's reader", "generator", "table"],
 )
 def test_rows_that_can_be_read_once(tmp_path: Path, rows: Callable[[], Iterator[Any]]) -> None:
     with commitlog.Store.open(tmp_path / "store") as store, store.producer() as producer:

@@ -138,7 +138,7 @@ def started(backup: Path, place: Path, segment_bytes: int, store_id: str) -> Pat
 
 @pytest.mark.parametrize("how", ["full disk", "kill -9"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
-@pytest.mark.parametrize("step", with_nightly([37], [1]))
+@pytest.mark.parametrize("step", with_nightly([97], [1]))
 def test_a_backup_that_ends_at_any_call(
     how: str, is_first: bool, step: int, store: HandMadeStore, tmp_path: Path
 ) -> None:

@@ -103,7 +103,7 @@ def _check_reader(store: Path) -> None:
 
 
 @pytest.mark.timeout(6000)
-@pytest.mark.parametrize("rounds", with_nightly([3], [100]))
+@pytest.mark.parametrize("rounds", with_nightly([1], [100]))
 def test_backups_under_full_load(rounds: int, tmp_path: Path) -> None:
     """Writers, a named reader and retention go on; now and then all is killed before a backup.
 

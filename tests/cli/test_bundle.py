@@ -73,6 +73,7 @@ def damage(store: Path) -> None:
         file.write(f"half of a record, {WORD}".encode())
 
 
+@pytest.mark.nightly
 def test_a_store_that_hangs(tmp_path: Path) -> None:
     """All that is known of a store that runs is there, though nobody answers; and no message."""
     pytest.importorskip("pyarrow")
@@ -130,6 +131,7 @@ def put_what_looks_like_a_note(path: Path) -> None:
     (path / "logs" / "flusher.log").symlink_to(aside / "queue-orders.json")
 
 
+@pytest.mark.nightly
 def test_a_part_that_fails(store: HandMadeStore) -> None:
     """Its error is in its place, and standard error names it; the other parts are there.
 

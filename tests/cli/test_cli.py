@@ -22,6 +22,7 @@ from commitlog.config_file import load_config
 from tests.builders.killed import kill_store
 from tests.command_line import run, run_process
 from tests.crash.scene import is_running, pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SMALL = "[store]\nsegment_bytes = 65536\n"
@@ -122,6 +123,7 @@ def test_stat_of_a_killed_store_has_an_exit_code_of_its_own(tmp_path: Path) -> N
     assert CliRunner().invoke(app, ["stat", str(store.path)]).exit_code == 0
 
 
+@pytest.mark.nightly
 def test_a_signal_during_the_start_drains_too(tmp_path: Path, config: Path) -> None:
     """SIGTERM before the stages run: the start comes to its end, then the stop to its own."""
     command = [sys.executable, "-m", "commitlog.cli", "run", str(tmp_path / "store"), "--config", str(config)]
@@ -255,7 +257,9 @@ def test_a_word_that_is_none_of_those_allowed_is_named_with_them() -> None:
     assert b"Value error" not in done.stderr
 
 
-@pytest.mark.parametrize("rest", [b"x" * 5_000_000 + b"\n", b"x" * 30_000_000], ids=["too large", "without an end"])
+@pytest.mark.parametrize(
+    "rest", with_nightly([b"x" * 5_000_000 + b"\n"], [b"x" * 30_000_000]), ids=["too large", "without an end"]
+)
 def test_a_line_that_is_too_large_stops_by_name_and_keeps_what_came_before(rest: bytes, tmp_path: Path) -> None:
     """The error counts what is on disk; a line that never ends fills no memory."""
     (tmp_path / "lines.txt").write_bytes(b"fine\n" + rest)

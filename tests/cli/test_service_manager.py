@@ -89,6 +89,7 @@ def test_the_watchdog_hears_nothing_while_the_supervisor_stands_still(tmp_path: 
     assert silent[:2] == ["STATUS=running", "WATCHDOG=1"]
 
 
+@pytest.mark.nightly
 def test_a_watchdog_of_another_process_is_not_ours(tmp_path: Path) -> None:
     variables = {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}
     with running(tmp_path / "store", str(tmp_path / "notify"), **variables) as (manager, process):
@@ -99,6 +100,7 @@ def test_a_watchdog_of_another_process_is_not_ours(tmp_path: Path) -> None:
     assert "WATCHDOG=1" not in manager.lines
 
 
+@pytest.mark.nightly
 def test_a_service_manager_that_does_not_listen(tmp_path: Path) -> None:
     """A warning says so, and the store runs."""
     config = tmp_path / "small.toml"

@@ -28,6 +28,7 @@ def stopped(store: Path, *options: str) -> str:
     return CliRunner().invoke(app, ["stop", str(store), *options], catch_exceptions=False).output
 
 
+@pytest.mark.nightly
 def test_both_terminals_end_calmly(tmp_path: Path, config: Path) -> None:
     """All is on the disk, also what a producer of a third process had just sent."""
     store = tmp_path / "store"
@@ -60,6 +61,7 @@ def test_a_program_that_runs_the_store_is_told(tmp_path: Path) -> None:
     assert run("cat", store.path).stdout == b"apple\npear\n"
 
 
+@pytest.mark.nightly
 def test_it_waits_no_longer_than_it_is_told_and_may_be_repeated(tmp_path: Path, config: Path) -> None:
     """The flusher stands still. A second `commitlog stop` waits on, and hurries nobody."""
     config.write_text(config.read_text() + "[supervisor]\nstop_timeout_ms = 600000\n")

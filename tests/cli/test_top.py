@@ -31,6 +31,7 @@ from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch
 from tests.builders.idle_store import idle_store
 from tests.fake_clock import SetClock
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
@@ -186,6 +187,7 @@ def test_ctrl_c_ends_it_too(tmp_path: Path) -> None:
         assert b"Traceback" not in screen.shown
 
 
+@pytest.mark.nightly
 def test_plain_lines_on_a_terminal(tmp_path: Path) -> None:
     commitlog.Store.open(tmp_path / "store", SMALL).close()
     with terminal(tmp_path / "store", "--plain", "--count", "2") as screen:
@@ -202,7 +204,7 @@ def drawn(watch: StoreWatch, choice: Choice, width: int, height: int) -> list[st
     return console.export_text().splitlines()
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 15), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), with_nightly([(80, 24)], [(60, 15), (200, 60)]))
 def test_it_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
     """With more lanes, topics and readers than there is room for: it says how many are left out."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:

@@ -33,7 +33,7 @@ from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load
-from tests.nightly import with_nightly
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import place_of
 
 pytestmark = pytest.mark.usefixtures("no_segments_mapped", "both_ways")
@@ -67,8 +67,9 @@ def table_of(store: HandMadeStore, topic: str = "orders", **options: Any) -> pa.
     return table
 
 
+@by_url_nightly
 @given(schemas_with_rows())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_rows_of_all_types_come_back(made: tuple[pa.Schema, list[dict[str, Any]]]) -> None:
     schema, rows = made
     with tempfile.TemporaryDirectory() as directory:

@@ -15,6 +15,7 @@ from commitlog.errors import CorruptRecord
 from commitlog.record.row_headers import COMPRESSION_HEADER, ROW_HEADERS
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import with_nightly
 
 pytestmark = pytest.mark.usefixtures("no_segments_mapped")
 BATCH_BYTES = 128 << 20
@@ -33,7 +34,7 @@ def peak_bytes(store: HandMadeStore, topic: str, column: str, lengths: list[int]
     return peak
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("compression", with_nightly(["zstd"], ["lz4"]))
 def test_rows_that_unpack_to_much(tmp_path: Path, compression: str) -> None:
     """Many messages of some KB, of 8 MB each when they are unpacked."""
     store = HandMadeStore(tmp_path / "store", segment_bytes=1 << 22)

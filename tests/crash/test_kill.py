@@ -27,7 +27,7 @@ from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 both_paths = pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
-all_ways = pytest.mark.parametrize("way", with_nightly(["pool", "write_direct"], ["direct"]))
+all_ways = pytest.mark.parametrize("way", with_nightly(["pool"], ["write_direct", "direct"]))
 assert set(WAYS) == {"pool", "write_direct", "direct"}
 
 
@@ -40,7 +40,7 @@ _ALONE = [(stage,) for stage in STAGES]
     [
         pytest.param("pool", [*_ALONE, *_PAIRS], id="pool"),
         pytest.param("direct", _ALONE, id="direct", marks=pytest.mark.nightly),
-        pytest.param("write_direct", _ALONE, id="write_direct"),
+        pytest.param("write_direct", _ALONE, id="write_direct", marks=pytest.mark.nightly),
         pytest.param("direct", _PAIRS, id="direct, pairs", marks=pytest.mark.nightly),
         pytest.param("write_direct", _PAIRS, id="write_direct, pairs", marks=pytest.mark.nightly),
     ],
@@ -99,6 +99,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.nightly
 def test_stages_killed_at_named_points(tmp_path: Path) -> None:
     """Before and after each write, sync and rename, and half-way: each once, on one store."""
     with faulty_store(tmp_path / "store") as sender:
@@ -156,7 +157,7 @@ def test_stages_whose_supervisor_is_killed_drain_and_leave(tmp_path: Path) -> No
         assert scene.kills["supervisor"] == 6
 
 
-@pytest.mark.parametrize("victims", [("committer",), ("flusher",), ("committer", "flusher")])
+@pytest.mark.parametrize("victims", with_nightly([("committer", "flusher")], [(("committer",),), (("flusher",),)]))
 def test_a_stage_that_dies_before_the_stop_is_no_reason_not_to_drain(victims: tuple[str, ...], tmp_path: Path) -> None:
     """Killed in the same moment: everything accepted is in the files when `close` returns."""
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import commitlog
 from tests.waiting import wait_until
 
@@ -54,6 +56,7 @@ print(number)
 """
 
 
+@pytest.mark.nightly
 def test_rows_of_senders_that_die_in_send_rows(tmp_path: Path) -> None:
     """Each sender dies some lines of Python later than the one before, until one does not die."""
     with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 18}}) as store:

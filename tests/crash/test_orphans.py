@@ -53,7 +53,7 @@ def still_there(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "way", with_nightly(["in batches", "one by one, waiting for each"], ["in batches, with no linger"])
+    "way", with_nightly(["in batches"], ["one by one, waiting for each", "in batches, with no linger"])
 )
 def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Path) -> None:
     """Its error is that the store has stopped, or that the stages are gone.
@@ -91,7 +91,7 @@ def test_a_producer_that_never_pauses_does_not_keep_them(way: str, tmp_path: Pat
     assert read_store(path).messages == accepted
 
 
-@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("call", with_nightly(["fdatasync"], ["pwrite"]))
 def test_a_disk_that_is_gone_does_not_keep_them_for_ever(call: str, tmp_path: Path) -> None:
     """They leave, and their logs say how much is left. The next start writes it."""
     path = tmp_path / "store"

@@ -98,6 +98,7 @@ def looks_whole(sender: Sender) -> None:
     assert shown == sender.sent[-len(shown) :]
 
 
+@pytest.mark.nightly
 def test_a_stage_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> None:
     """The stage's successor completes it."""
     with deleting_store(tmp_path / "store") as sender:
@@ -121,6 +122,7 @@ def test_everything_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> No
     looks_whole(sender)
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_the_pool_lost_between_the_steps_of_a_deletion(tmp_path: Path, shm_root: Path) -> None:
     """The next start has only the files; everything was flushed."""

@@ -30,7 +30,7 @@ def next_offset(path: Path, topic: str) -> int:
         return producer.send(topic, b"new").offset
 
 
-@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("is_lost", with_nightly([True], [False]))
 def test_records_lost_in_one_hole_are_not_looked_for_in_the_next(tmp_path: Path, is_lost: bool) -> None:
     """Behind a large hole in one topic there is a small hole in another one."""
     path = tmp_path / "store"

@@ -22,6 +22,7 @@ import commitlog
 from commitlog import errors
 from commitlog.disk.file_channel import DISK
 from tests.children import in_child
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 CONFIG: dict[str, Any] = {
@@ -81,6 +82,7 @@ def test_any_number_of_free_descriptors_is_enough_or_an_error_by_name(tmp_path: 
     assert found == {b"%d" % free: 1 for free in FREE if said[free] == "works"}
 
 
+@pytest.mark.nightly
 def test_a_producer_does_without_more_descriptors(tmp_path: Path) -> None:
     """The descriptors run out after the producer was made.
 
@@ -170,7 +172,7 @@ def test_a_producer_that_was_closed_keeps_none(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + 1  # the last one's, until the next is made
 
 
-@pytest.mark.parametrize("write_path", ["pool", "direct"])
+@pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
 def test_a_program_without_standard_descriptors_writes_into_nothing_of_ours(write_path: str, tmp_path: Path) -> None:
     """The program closes them before the start, and again later, and still writes to them.
 

@@ -73,6 +73,7 @@ def bodies(path: Path) -> Counter[bytes]:
 # ---- descriptors -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) -> None:
     """Threads fork all the time while producers are made and closed.
 
@@ -135,6 +136,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it comes into destructors, too
 def test_an_interrupt_at_any_line_of_a_lease_leaves_nothing(store: commitlog.Store) -> None:
     """No descriptor, no locked lane, for every line between the call of `Producer` and its end."""

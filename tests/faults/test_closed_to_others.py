@@ -176,14 +176,17 @@ def test_a_pool_that_somebody_prepared_is_refused(
 
 
 _MADE_ANEW = ["lock", "logs/supervisor.log", "lanes/0/abort", "lanes/0/tmp/0"]
-"""Files that are made where they are missing: for these a link to nothing is tried daily."""
+"""Files that are made where they are missing: a link to nothing is tried daily for one."""
 
 
 @pytest.mark.parametrize(
     ("name", "dangling"),
     with_nightly(
-        [*((name, False) for name in FILES if name != "logs/supervisor.log"), *((name, True) for name in _MADE_ANEW)],
-        [("logs/supervisor.log", False), *((name, True) for name in FILES if name not in _MADE_ANEW)],
+        [*((name, False) for name in FILES[::3]), *((name, True) for name in _MADE_ANEW[:1])],
+        [
+            *((name, False) for name in FILES if name not in FILES[::3]),
+            *((name, True) for name in FILES if name not in _MADE_ANEW[:1]),
+        ],
     ),
 )
 def test_a_link_in_a_files_place_is_not_followed(name: str, dangling: bool, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_stages_that_can_ring_nobody(error: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "errors", with_nightly([list(ERRORS[::3])], [list(ERRORS[1::3]), list(ERRORS[2::3])]), ids=",".join
 )
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", with_nightly(STAGES[:1], STAGES[1:]))
 def test_stages_at_their_start(stage: str, errors: list[str], tmp_path: Path) -> None:
     """Whichever call fails, the next start works."""
     with bench(tmp_path / "store", **SETTINGS) as made:
@@ -156,7 +156,7 @@ def _read(path: Path, expected: int) -> None:
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("pool", ["adopted", "lost"])
+@pytest.mark.parametrize("pool", with_nightly(["adopted"], ["lost"]))
 @errors_of("ENOSPC")
 def test_starts_of_a_killed_store(error: str, pool: str, tmp_path: Path) -> None:
     """A start that is refused changes nothing for the next one.

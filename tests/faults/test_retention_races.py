@@ -23,6 +23,7 @@ from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
 from tests.faults.bench import SEGMENT_BYTES, Bench, bench
+from tests.nightly import with_nightly
 
 KEPT = 4
 BATCH = 500
@@ -171,7 +172,7 @@ def at_every_call(log: Log, look: Callable[[], None], monkeypatch: pytest.Monkey
         number += 1
 
 
-@pytest.mark.parametrize(("topic", "lags"), [(None, False), ("orders", False), ("orders", True)])
+@pytest.mark.parametrize(("topic", "lags"), with_nightly([("orders", True)], [(None, False), ("orders", False)]))
 def test_a_reader_gets_what_is_kept_or_dataloss(
     log: Log, topic: str | None, lags: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +214,7 @@ def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatc
     assert at_every_call(log, look, monkeypatch) > 5
 
 
-@pytest.mark.parametrize("lags", [False, True])
+@pytest.mark.parametrize("lags", with_nightly([True], [False]))
 def test_an_index_that_follows(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It never distrusts a consume queue because retention was quicker.
 
@@ -273,6 +274,7 @@ def test_the_dispatcher_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> No
     assert at_every_call(log, look, monkeypatch) > 1
 
 
+@pytest.mark.nightly
 def test_verify_and_dump(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is reported as wrong, and what is kept is shown."""
 

@@ -25,6 +25,7 @@ from tests.faults.bench import bench
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 QUICK = {
@@ -63,7 +64,7 @@ def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
-@pytest.mark.parametrize("stage", ["committer", "flusher"])
+@pytest.mark.parametrize("stage", with_nightly(["flusher"], ["committer"]))
 def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path: Path) -> None:
     """A stopped stage holds its lock, so one started by hand refuses and touches nothing.
 

@@ -25,6 +25,7 @@ from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
 from tests.builders.killed import kill_store
 from tests.command_line import run
 from tests.crash.scene import pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -95,7 +96,9 @@ def _killed_with_unflushed(path: Path) -> None:
     producer.close()
 
 
-@pytest.mark.parametrize("how", ["a link", "a foreign directory", "open to others", "a foreign control file"])
+@pytest.mark.parametrize(
+    "how", with_nightly(["a link", "open to others"], ["a foreign directory", "a foreign control file"])
+)
 def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Path, shm_root: Path) -> None:
     """By name, and without touching it. When it is right again it is adopted, with nothing lost."""
     if "foreign" in how and not may_be_another_user:
@@ -124,7 +127,7 @@ def test_a_pool_that_somebody_could_have_made_is_refused(how: str, tmp_path: Pat
         assert [message.value for message in reader] == [b"only in the pool"]
 
 
-@pytest.mark.parametrize("lane", ["leased", "given back", "not leased yet"])
+@pytest.mark.parametrize("lane", with_nightly(["leased"], ["given back", "not leased yet"]))
 def test_what_rocketmq_appended_to_a_killed_store_is_not_written_over(
     lane: str, tmp_path: Path, shm_root: Path
 ) -> None:

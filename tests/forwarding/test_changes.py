@@ -69,6 +69,7 @@ def send(producer: commitlog.Producer, topic: str, *values: bytes) -> None:
     producer.flush("flushed", 60)
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_a_store_that_is_killed_and_started_again(tmp_path: Path, kafka: Broker) -> None:
     """All processes of the store are killed. What was accepted is in Kafka once, in its order."""
@@ -92,6 +93,7 @@ def test_a_store_that_is_killed_and_started_again(tmp_path: Path, kafka: Broker)
     assert kafka.values(name) == {0: sent}
 
 
+@pytest.mark.nightly
 def test_a_topic_that_is_made_again_under_a_forwarder(tmp_path: Path, kafka: Broker) -> None:
     """Until it notices, it feeds the new topic. What came after the old one is there once."""
     path, name = tmp_path / "store", kafka.new_name()

@@ -28,6 +28,7 @@ from tests.builders import vector_store
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
+from tests.nightly import with_nightly
 from tests.ports import free_port
 
 POSITIONS = "commitlog-forward-kafka-{}"
@@ -156,6 +157,7 @@ def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: 
     assert kafka.values(name) == bodies(store)
 
 
+@pytest.mark.nightly
 def test_a_topic_that_was_made_again_stops_the_forwarder(tmp_path: Path, kafka: Broker) -> None:
     store, name = own_topic(tmp_path / "store", kafka, rows=5)
     forward(store.path, kafka.url, topic_map=[f"orders={name}"])
@@ -179,7 +181,7 @@ def test_a_topic_that_was_made_again_stops_the_forwarder(tmp_path: Path, kafka: 
     assert kafka.values(other) == bodies(store)
 
 
-@pytest.mark.parametrize("choice", ["continue", "again"])
+@pytest.mark.parametrize("choice", with_nightly(["again"], ["continue"]))
 def test_a_cluster_without_the_position_stops_the_forwarder(tmp_path: Path, kafka: Broker, choice: str) -> None:
     """It could be another cluster: all messages would come a second time, or some never."""
     store, name = own_topic(tmp_path / "store", kafka, rows=5)
@@ -269,6 +271,7 @@ def test_a_typed_topic_is_forwarded_as_bytes_with_its_headers(tmp_path: Path, ka
     )
 
 
+@pytest.mark.nightly
 def test_a_name_has_one_forwarder_and_no_other_reader(tmp_path: Path, kafka: Broker, little_patience: None) -> None:
     store, name = own_topic(tmp_path / "store", kafka, rows=2)
     commitlog.Reader(store.path, name="billing").close()

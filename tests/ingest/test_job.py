@@ -20,6 +20,7 @@ from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.job import Job
 from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import parquet_files
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 START_SECONDS = 180.0
@@ -157,6 +158,7 @@ def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> Non
     assert any("died" in event for event in report["events"])
 
 
+@pytest.mark.nightly
 def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
     """There are more producers than lanes, and one line names the error.
 
@@ -170,7 +172,8 @@ def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "compilers"), [("100", "-XX:TieredStopAtLevel=1 -Dmine"), ("0", "-Dmine"), ("1e5", "-Dmine")]
+    ("rate", "compilers"),
+    with_nightly([("100", "-XX:TieredStopAtLevel=1 -Dmine")], [("0", "-Dmine"), ("1e5", "-Dmine")]),
 )
 def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: str, compilers: str) -> None:
     """The error names the log, which stays; the store that was made for the run does not.
@@ -198,6 +201,7 @@ def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert os.listdir(tmp_path / "run") == ["out"]
 
 
+@pytest.mark.nightly
 def test_a_store_that_can_not_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Spark process, whose Java still starts, is not left behind; nor is the store's pool."""
     java = tmp_path / "java" / "bin" / "java"

@@ -22,7 +22,7 @@ from commitlog.record.record import decode
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 from tests.builders.random_damage import Damage, damage, damages
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1_000)
 TEN_TIMES = pytest.mark.parametrize("turn", range(10))
 

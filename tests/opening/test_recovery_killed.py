@@ -13,6 +13,7 @@ import pytest
 from commitlog.disk.file_channel import FileChannel
 from commitlog.record.layout import Buffer
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
+from tests.nightly import with_nightly
 
 
 class Killed(BaseException):
@@ -86,7 +87,9 @@ def _sizes(lane: MadeLane) -> None:
     lane.directory.positions_file.unlink()
 
 
-@pytest.mark.parametrize("harm", [_torn, _corrupt, _no_positions, _sizes], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize(
+    "harm", with_nightly([_torn], [_corrupt, _no_positions, _sizes]), ids=lambda harm: harm.__name__
+)
 def test_killed_anywhere_and_repeated_it_ends_the_same(harm: Callable[[MadeLane], None], tmp_path: Path) -> None:
     """At each write, sync, rename of it, and in the middle of each write."""
     calm = make_lane(tmp_path / "calm" / "3")

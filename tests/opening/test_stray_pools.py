@@ -20,6 +20,7 @@ from tests import leaks
 from tests.builders.killed import kill_store
 from tests.crash.scene import pid_of
 from tests.fake_clock import SetClock
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -60,7 +61,7 @@ def values(path: Path) -> list[bytes | None]:
 
 
 @pytest.mark.usefixtures("late")
-@pytest.mark.parametrize("unflushed", [False, True])
+@pytest.mark.parametrize("unflushed", with_nightly([True], [False]))
 def test_the_pool_of_a_removed_store_is_named_and_removed(unflushed: bool, tmp_path: Path, shm_root: Path) -> None:
     """Where it holds what never came to disk, only when its owner says so himself."""
     killed(tmp_path / "gone", unflushed=unflushed)

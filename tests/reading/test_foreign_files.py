@@ -15,6 +15,7 @@ from commitlog.cli.app import app
 from commitlog.errors import CommitLogError
 from tests.builders.made_lane import SEGMENT, make_lane
 from tests.command_line import run, run_process
+from tests.nightly import with_nightly
 
 SENT = 20
 NAMES = {
@@ -50,7 +51,7 @@ def offsets(path: Path) -> list[int]:
     return [message.offset for message in commitlog.Reader(path, topic="orders", start="earliest")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", with_nightly(list(NAMES)[:1], list(NAMES)[1:]))
 def test_files_with_odd_names(name: str, path: Path) -> None:
     """The store opens, goes on where it was, and does not touch the files.
 
@@ -91,6 +92,7 @@ def test_a_file_in_place_of_a_lane(path: Path) -> None:
     assert offsets(path) == list(range(2 * SENT))
 
 
+@pytest.mark.nightly
 def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) -> None:
     """What recovery finds is noted and told all the same."""
     lane = make_lane(tmp_path / os.fsdecode(b"\xe9t\xe9") / "3")
@@ -105,7 +107,9 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
-@pytest.mark.parametrize("name", ["consumequeue/orders/0/00000000000000000000", "positions", "checkpoint", "lock"])
+@pytest.mark.parametrize(
+    "name", with_nightly(["positions", "lock"], ["consumequeue/orders/0/00000000000000000000", "checkpoint"])
+)
 def test_a_named_pipe_keeps_nobody_waiting(name: str, path: Path) -> None:
     """A named pipe is ignored, or gives a named error.
 

@@ -36,6 +36,7 @@ from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.killed import kill_store
 from tests.builders.named_reader import billing, rest
+from tests.nightly import with_nightly
 from tests.spark.test_stream_reader import reader as spark_stream
 from tests.spark.test_stream_reader import run
 from tests.waiting import wait_until
@@ -292,7 +293,7 @@ def check_goes_on(path: Path, others: int, number: int) -> None:
 
 
 @pytest.mark.filterwarnings("error::commitlog.errors.ReadingWarning")
-@pytest.mark.parametrize("removed", ["after a stop", "after a kill", "under the store"])
+@pytest.mark.parametrize("removed", with_nightly(["after a kill"], ["after a stop", "under the store"]))
 @pytest.mark.leaves_pools
 def test_offsets_go_on_where_only_the_mark_tells(tmp_path: Path, removed: str) -> None:
     """No message is left and the consume queues are lost. New messages are behind the mark."""
@@ -322,6 +323,7 @@ def test_a_backup_goes_on_where_only_the_mark_tells(tmp_path: Path) -> None:
     check_goes_on(copy, others, 0)
 
 
+@pytest.mark.nightly
 def test_a_log_that_is_older_than_its_marks(tmp_path: Path) -> None:
     """Somebody has put older files back. The marks end where the log does, and hide nothing new."""
     path, older = tmp_path / "store", tmp_path / "older"
@@ -416,6 +418,7 @@ def test_files_that_are_not_ours(store: HandMadeStore) -> None:
         assert marks.marks == {}
 
 
+@pytest.mark.nightly
 def test_more_marks_than_can_be_read_are_refused(store: HandMadeStore) -> None:
     """The marks stay as they were, and can be read."""
     marks = TrimMarks(store.directory.lane_directory(0), DISK)

@@ -90,7 +90,7 @@ def check_without_crc(harm: list[Damage]) -> None:
         assert rows(table, data) == [facts(record) for record in records]
 
 
-FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1_000, phases=[Phase.generate, Phase.shrink])
 TEN_TIMES = pytest.mark.parametrize("turn", range(10))
 HARM = st.lists(damages(), min_size=1, max_size=4)

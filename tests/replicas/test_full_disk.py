@@ -13,6 +13,7 @@ from commitlog.errors import DiskInputOutput, ReplicaNotAvailable, ReplicationTi
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
 from tests.faults.channel import FaultsDirectory, FaultyChannel, Rule
+from tests.nightly import with_nightly
 from tests.replicas.scene import Scene, await_copy, check_equal, flushed_of
 from tests.waiting import wait_until
 
@@ -60,7 +61,7 @@ FULL = {
 }
 
 
-@pytest.mark.parametrize("what", FULL)
+@pytest.mark.parametrize("what", with_nightly(["a sync"], [what for what in FULL if what != "a sync"]))
 def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(scene: Scene, what: str) -> None:
     """Nothing counts as replicated that it does not have. The primary and its producers go on."""
     with scene.open() as store, store.producer() as producer, following(scene) as copy:

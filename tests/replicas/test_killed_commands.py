@@ -40,6 +40,7 @@ def leave_torn_record(path: Path) -> None:
 # ---- promote ------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("most", POINTS)
 def test_a_promotion_that_was_killed_is_repeated(scene: Scene, most: int) -> None:
@@ -76,6 +77,7 @@ def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[
 # ---- rejoin -------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("most", POINTS)
 def test_a_rejoin_that_was_killed_is_repeated(scene: Scene, most: int) -> None:

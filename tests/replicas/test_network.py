@@ -10,6 +10,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import ReplicaNotAvailable, ReplicationTimeout
+from tests.nightly import with_nightly
 from tests.replicas.line import Line, line
 from tests.replicas.scene import ReplicaCommand, Scene, await_copy, check_equal
 from tests.waiting import wait_until
@@ -36,7 +37,7 @@ def in_sync(store: commitlog.Store, count: int) -> None:
     wait_until(lambda: store.statistics().lanes[0].in_sync == count, f"{count} in sync")
 
 
-@pytest.mark.parametrize("held", [{"to store"}, {"to replica"}, {"to store", "to replica"}])
+@pytest.mark.parametrize("held", with_nightly([{"to store", "to replica"}], [{"to store"}, {"to replica"}]))
 def test_a_line_that_is_silent(scene: Scene, held: set[str]) -> None:
     """Both ends are open, and nothing comes: in one way, or a partition.
 

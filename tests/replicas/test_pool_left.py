@@ -58,6 +58,7 @@ def test_what_the_pool_has_is_set_aside_and_counted(scene: Scene) -> None:
         check_rejoined(scene.primary, common, surplus)
 
 
+@pytest.mark.nightly
 def test_a_pool_that_is_gone_is_named(scene: Scene) -> None:
     """Then only what is in the files is set aside."""
     with promoted(scene) as new:
@@ -72,6 +73,7 @@ def test_a_pool_that_is_gone_is_named(scene: Scene) -> None:
         check_rejoined(scene.primary, common, [value for value in surplus if b"committer" not in value])
 
 
+@pytest.mark.nightly
 def test_a_producer_that_still_has_its_lane_is_waited_for(scene: Scene) -> None:
     with promoted(scene) as new:
         common = values_of(scene.primary)
@@ -89,6 +91,7 @@ def test_a_producer_that_still_has_its_lane_is_waited_for(scene: Scene) -> None:
         check_rejoined(scene.primary, common, [b"only here"])
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("most", with_nightly([1], [10_000]))
 def test_a_rejoin_that_was_killed_while_it_drains_the_pool(scene: Scene, most: int) -> None:

@@ -97,6 +97,7 @@ def test_a_directory_that_is_no_replica_is_left_alone(scene: Scene) -> None:
         keeper(scene, scene.primary).run()
 
 
+@pytest.mark.nightly
 def test_a_store_that_was_restored_has_another_log(scene: Scene) -> None:
     """The copy has diverged, whether it is longer than the store or not.
 
@@ -144,6 +145,7 @@ def test_a_copy_too_far_behind_is_refused_and_again_begins_a_new_one(scene: Scen
         assert producer.send("gone", b"it goes on").offset == 1
 
 
+@pytest.mark.nightly
 def test_a_copy_with_more_than_was_promoted_has_to_rejoin(scene: Scene) -> None:
     copied(scene)
     third = scene.path / "third"
@@ -155,6 +157,7 @@ def test_a_copy_with_more_than_was_promoted_has_to_rejoin(scene: Scene) -> None:
         keeper(scene, third).run()
 
 
+@pytest.mark.nightly
 def test_a_copy_of_a_later_epoch_stops_the_old_primary(scene: Scene) -> None:
     copied(scene)
     third = scene.path / "third"

@@ -71,6 +71,7 @@ def test_a_copy_is_not_opened_and_takes_no_messages_before_it_is_promoted(scene:
         producer.send("orders", b"three")
 
 
+@pytest.mark.nightly
 def test_a_copy_that_is_kept_is_not_promoted(scene: Scene) -> None:
     with scene.open() as store, scene.replica():
         send(store, b"one")
@@ -79,6 +80,7 @@ def test_a_copy_that_is_kept_is_not_promoted(scene: Scene) -> None:
             promote(scene.copy)
 
 
+@pytest.mark.nightly
 def test_only_a_complete_replica_is_promoted(scene: Scene) -> None:
     copied(scene)
     with pytest.raises(ReplicaRefused, match="is no replica"):
@@ -126,6 +128,7 @@ def test_a_primary_that_meets_the_promoted_store_stops_and_does_not_start_again(
         commitlog.Producer(scene.primary)
 
 
+@pytest.mark.nightly
 def test_a_start_asks_the_peers_and_passes_over_those_that_do_not_answer(scene: Scene) -> None:
     copied(scene)
     promote(scene.copy)
@@ -136,6 +139,7 @@ def test_a_start_asks_the_peers_and_passes_over_those_that_do_not_answer(scene: 
     assert "does not say its epoch" in (scene.primary / "logs" / "supervisor.log").read_text()
 
 
+@pytest.mark.nightly
 def test_a_second_promotion_and_a_copy_of_an_older_epoch(scene: Scene) -> None:
     """A copy that has nothing of its own follows the store of a later epoch."""
     copied(scene)

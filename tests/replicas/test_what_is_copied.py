@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import commitlog
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
@@ -57,6 +59,7 @@ def test_readers_trims_and_deletions_come_and_go(scene: Scene) -> None:
         assert next(reader).value == b"1"
 
 
+@pytest.mark.nightly
 def test_what_was_removed_while_the_copy_was_away_goes_from_it(scene: Scene) -> None:
     with scene.open() as store, scene.replica():
         producer = store.producer()
@@ -70,6 +73,7 @@ def test_what_was_removed_while_the_copy_was_away_goes_from_it(scene: Scene) -> 
         wait_until(lambda: not (scene.copy / "readers/billing.json").exists(), "the reader has gone there, too")
 
 
+@pytest.mark.nightly
 def test_retention_deletes_in_the_copy_too(scene: Scene) -> None:
     scene.sections["retention"] = {"max_bytes": 6 * SEGMENT_BYTES, "interval_ms": 20}
     with scene.open() as store, scene.replica():
@@ -89,6 +93,7 @@ def test_retention_deletes_in_the_copy_too(scene: Scene) -> None:
         check_equal(scene)
 
 
+@pytest.mark.nightly
 def test_lanes_that_come_later_are_copied(scene: Scene) -> None:
     with scene.open() as store, scene.replica():
         first = store.producer()

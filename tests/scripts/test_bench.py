@@ -41,7 +41,7 @@ def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
-_NIGHTLY = ("append", "pipeline", "scale", "recover", "stages", "spark", "serve", "replicate")
+_NIGHTLY = ("append", "pipeline", "durable", "scale", "recover", "dispatch", "stages", "spark", "serve", "replicate")
 """Parts that take most. The others go through all that is common to them; what these measure is
 tested where it is made, and a full run of scripts/bench is how their numbers are made anyway.
 """

@@ -134,6 +134,7 @@ def put_java_without_an_archive(checkout: Checkout) -> None:
     (package / "first_session.py").write_text("raise SystemExit('no room')\n")
 
 
+@pytest.mark.nightly
 def test_life_of_an_environment(checkout: Checkout) -> None:
     """Made; found done at once; brought up to date; left alone by an update that fails.
 
@@ -172,6 +173,7 @@ def test_life_of_an_environment(checkout: Checkout) -> None:
     assert not (checkout.path / ".venv" / "tmp").exists()
 
 
+@pytest.mark.nightly
 def test_the_native_core_is_built_where_a_toolchain_is(checkout: Checkout) -> None:
     """Without one there is a line, once. After a change of sources or of Rust it is built again.
 

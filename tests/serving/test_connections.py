@@ -45,6 +45,7 @@ def closed_port() -> int:
         return int(taken.getsockname()[1])
 
 
+@pytest.mark.nightly
 def test_threads_share_a_connection(store: HandMadeStore, server: Server) -> None:
     """Each of them gets all rows, whichever of the server's processes it asks."""
     url = str(server.address("store"))
@@ -58,6 +59,7 @@ def test_threads_share_a_connection(store: HandMadeStore, server: Server) -> Non
     assert found == [store.rows("orders")] * 8
 
 
+@pytest.mark.nightly
 def test_a_forked_child_is_told_what_to_do(server: Server) -> None:
     """gRPC would hang there."""
     url = str(server.address("store"))

@@ -26,6 +26,7 @@ def both(first: Server, second: Server) -> Address:
     return replace(address_of(first), hosts=address_of(first).hosts + address_of(second).hosts)
 
 
+@pytest.mark.nightly
 def test_a_producer_passes_over_a_copy_that_does_not_run(tmp_path: Path) -> None:
     copy = small_store(tmp_path / "copy" / "store")
     with (

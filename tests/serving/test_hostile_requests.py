@@ -103,25 +103,25 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     assert "Traceback" not in log.read_text()
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(kind=st.sampled_from(ACTIONS), body=st.binary(max_size=200) | JSON.map(as_json))
 def test_actions_of_any_bytes(target: Target, kind: str, body: bytes) -> None:
     target.act(kind, body)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(kind=st.text(max_size=40))
 def test_names_of_actions(target: Target, kind: str) -> None:
     assert target.act(kind, b"{}") is not None or kind == "stores"
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(kind=st.sampled_from(ACTIONS), fields=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
 def test_actions_of_the_right_names_and_wrong_values(target: Target, kind: str, fields: dict[str, object]) -> None:
     target.act(kind, as_json({"store": "store", **fields}))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     kind=st.sampled_from(["sizes", "limit_rows"]),
     ranges=st.lists(st.tuples(NAMES, PLACES, PLACES, PLACES), max_size=4),
@@ -133,13 +133,13 @@ def test_any_ranges(target: Target, kind: str, ranges: list[object], most: int, 
     target.act(kind, as_json({"store": "store", "ranges": ranges, **more}))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(times=st.lists(st.tuples(NAMES, PLACES, PLACES), max_size=4))
 def test_any_times(target: Target, times: list[object]) -> None:
     target.act("find_by_times", as_json({"store": "store", "times": times}))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(name=NAMES)
 def test_names_of_readers(target: Target, name: str) -> None:
     """A name is never the path of another file."""
@@ -149,20 +149,20 @@ def test_names_of_readers(target: Target, name: str) -> None:
     assert not [path for path in target.store.path.parent.iterdir() if path.name not in ("store", "log")]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(ticket=st.binary(max_size=300) | JSON.map(as_json))
 def test_tickets_of_any_bytes(target: Target, ticket: bytes) -> None:
     assert target.get(ticket) is not None
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.data())
 def test_tickets_with_one_wrong_field(target: Target, data: st.DataObject) -> None:
     field = data.draw(st.sampled_from(sorted(target.ticket)))
     target.get(as_json({**target.ticket, field: data.draw(JSON)}))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(slices=st.lists(st.tuples(NAMES, PLACES, PLACES, PLACES), max_size=4))
 def test_tickets_of_any_offsets(target: Target, slices: list[object]) -> None:
     target.get(as_json({**target.ticket, "slices": slices}))
@@ -175,7 +175,7 @@ def test_a_topic_is_never_a_path(target: Target, topic: str) -> None:
     assert type(found) is IllegalTopic
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(schema=st.binary(max_size=200), names=st.lists(NAMES, max_size=3))
 def test_tickets_of_any_columns(target: Target, schema: bytes, names: list[str]) -> None:
     """A schema that is none, one that is cut off, and columns that there are not."""

@@ -117,6 +117,7 @@ def test_backup_and_verify_pass_over_it(tmp_path: Path) -> None:
     assert not StoreDirectory(tmp_path / "backup").servers_directory.exists()
 
 
+@pytest.mark.nightly
 def test_a_store_where_nothing_may_be_written_is_served(tmp_path: Path) -> None:
     """Such as a RocketMQ store root, and one whose directory is removed meanwhile."""
     store = small_store(tmp_path / "store", lanes=1)

@@ -28,6 +28,7 @@ from commitlog.shm.layout import segment_start
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.spark.task_reading import RemoteTask, Task
 from tests.builders.hand_made import HandMadeStore
+from tests.nightly import by_url_nightly
 from tests.served import place_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ BODY, SIZE, PLACE = 90, 2, 30
 LAST = 199  # an index that is built anew can't know of it
 
 
+@by_url_nightly
 @pytest.mark.parametrize("where", [BODY, SIZE, PLACE])
 @pytest.mark.parametrize(
     ("numbers", "queues"),
@@ -257,6 +259,7 @@ def test_a_hole_in_a_store_that_was_killed(
                 rows(store)
 
 
+@by_url_nightly
 def test_in_a_session(spark: SparkSession, store: HandMadeStore) -> None:
     harm(store, [41], BODY)
     recover(store, queues="kept")

@@ -17,6 +17,7 @@ from commitlog.columns.slice_reader import JsonOptions, ReadPlan, Slice, SliceRe
 from commitlog.errors import MalformedValue, OptionError
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
+from tests.nightly import by_url_nightly
 from tests.served import place_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def store_of(path: Path, values: list[bytes]) -> HandMadeStore:
     return store
 
 
+@by_url_nightly
 def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession) -> None:
     from pyspark.sql.functions import col, from_json
 
@@ -105,6 +107,7 @@ JSON = st.one_of(
 )
 
 
+@by_url_nightly
 @given(values=st.lists(JSON, min_size=1, max_size=80))
 def test_a_value_never_changes_the_rows_of_others(
     values: list[bytes], tmp_path_factory: pytest.TempPathFactory

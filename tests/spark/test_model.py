@@ -26,6 +26,7 @@ from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.spark.task_reading import RemoteTask, Task
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import place_of
 from tests.spark.model import Model, expected_row, plain_row
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 TOPICS = ("a", "ab", "b")
 LANES = (0, 1, 7, 10)
 ROWS = 60
-FEW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=2_000)
 Json = dict[str, Any]
 
@@ -204,7 +205,8 @@ def test_many_batches(kind: str, options: dict[str, str]) -> None:
     check_batch(kind, options)
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.nightly)])
+@by_url_nightly
+@pytest.mark.parametrize("count", with_nightly([12], [60]))
 def test_batches_in_a_session(spark: SparkSession, count: int) -> None:
     """Some of them through Spark itself."""
     cases: list[tuple[str, dict[str, str]]] = []
@@ -381,6 +383,7 @@ def test_many_streams(case: tuple[dict[str, str], list[str | int]]) -> None:
     check_stream(*case)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("both_ways", ["path"], indirect=True)  # nothing is read
 def test_errors_of_the_model_happen() -> None:
     """The model's errors are among what is drawn: else the test would prove less than it says."""

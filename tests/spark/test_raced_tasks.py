@@ -10,6 +10,7 @@ import pytest
 from commitlog.errors import DataLoss
 from commitlog.spark.source import CommitLogDataSource
 from tests.faults.test_retention_races import Log, at_every_call, log
+from tests.nightly import with_nightly
 
 __all__ = ["log"]
 
@@ -22,7 +23,7 @@ def rows(log: Log, **options: str) -> list[tuple[int, bytes]]:
     return [(row["offset"], row["value"]) for batch in tables for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("lags", [False, True])
+@pytest.mark.parametrize("lags", with_nightly([True], [False]))
 def test_a_batch_is_what_is_kept_or_dataloss(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never a row twice, in another order, or with a gap in what is kept."""
     log.lags = lags
@@ -39,7 +40,7 @@ def test_a_batch_is_what_is_kept_or_dataloss(log: Log, lags: bool, monkeypatch: 
     assert at_every_call(log, look, monkeypatch) > 5
 
 
-@pytest.mark.parametrize("lags", [False, True])
+@pytest.mark.parametrize("lags", with_nightly([True], [False]))
 def test_a_batch_that_goes_on_without_what_is_lost(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """failOnDataLoss=false: all that is kept is among the rows."""
     log.lags = lags

@@ -60,6 +60,7 @@ def python_noisy(code: str, *arguments: str, **environment: str) -> str:
     return python("import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n" + code, *arguments, **environment)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_java")
 def test_a_machine_whose_name_nobody_knows(tmp_path: Path) -> None:
     """As in a container without a network, nobody knows the machine's name.
@@ -132,6 +133,7 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
         assert commitlog.spark.session("another", "local[7]", {"spark.ui.enabled": True}) is spark
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_java")
 def test_under_spark_submit(tmp_path: Path) -> None:
     """What `spark-submit` is told wins over our defaults, and what `session` is told over both.

@@ -23,6 +23,7 @@ from commitlog.errors import NoFreeLane
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
 from tests.builders.hand_made import small_store
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import is_by_url, place_of
 from tests.waiting import wait_until
 
@@ -144,7 +145,7 @@ def test_rows_come_back_as_they_were_written(spark: SparkSession, store: commitl
     assert copies == {m.value: (m.key, m.headers) for m in written}
 
 
-@pytest.mark.parametrize("how", ["no keys", "keys"])
+@pytest.mark.parametrize("how", with_nightly(["keys"], ["no keys"]))
 def test_many_rows_of_some_topics_over_many_segments(spark: SparkSession, store: commitlog.Store, how: str) -> None:
     """By batch and row by row: all of them, each topic in the order of its task."""
     frame = spark.range(0, 12_000, 1, 2).selectExpr(
@@ -202,6 +203,7 @@ def test_a_stream_and_its_restart(spark: SparkSession, store: commitlog.Store, t
 # ---- lanes -------------------------------------------------------------------------------------
 
 
+@by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_more_tasks_than_lanes(spark: SparkSession, store: commitlog.Store) -> None:
     """One lane is taken: of two tasks at a time one waits for the other."""
@@ -212,6 +214,7 @@ def test_more_tasks_than_lanes(spark: SparkSession, store: commitlog.Store) -> N
     check_lanes_free(store)
 
 
+@by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_no_lane_within_the_limit(spark: SparkSession, store: commitlog.Store) -> None:
     """And a task without a row needs none."""
@@ -316,6 +319,7 @@ def lessee(store: commitlog.Store) -> int:
         view.close()
 
 
+@by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_a_task_that_fails_gives_its_lane_back(spark: SparkSession, store: commitlog.Store, tmp_path: Path) -> None:
     go = tmp_path / "go"

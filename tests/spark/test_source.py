@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 import commitlog.spark
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.nightly import by_url_nightly
 from tests.served import place_of
 from tests.waiting import wait_until
 
@@ -150,6 +151,7 @@ def test_errors_end_with_one_line_of_ours(
         load(spark, store, **options).collect()
 
 
+@by_url_nightly
 def test_paths_as_spark_s_users_write_them(spark: SparkSession, tmp_path: Path) -> None:
     """As a Path, as a URI, and in a temporary view. CREATE TABLE names the view."""
     store = small_store(tmp_path / "a store", rows=3)
@@ -168,6 +170,7 @@ def test_paths_as_spark_s_users_write_them(spark: SparkSession, tmp_path: Path) 
         spark.sql(f"CREATE TABLE few USING commitlog OPTIONS {options}")
 
 
+@by_url_nightly
 def test_filters_of_one_frame_do_not_mix(spark: SparkSession, tmp_path: Path) -> None:
     """Also where Spark pushes filters down: it gives the partitions of one scan to others then.
 
@@ -205,6 +208,7 @@ def test_committed_and_flushed(spark: SparkSession, tmp_path: Path) -> None:
         assert rows(load(spark, store, isolation=isolation)) == store.rows("orders")[:50]
 
 
+@by_url_nightly
 def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     """Every row once by batch id, over new messages, a new lane and a replayed batch."""
     store, sink, checkpoint = small_store(tmp_path / "store"), Sink(), tmp_path / "checkpoint"
@@ -229,6 +233,7 @@ def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp
     assert sink.rows == store.rows("orders")
 
 
+@by_url_nightly
 def test_a_live_query_follows_and_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     """Messages that came while a batch was read are its lag, and so is all of a new topic.
 
@@ -261,6 +266,7 @@ def _idle_lags(query: Any) -> list[dict[int, int]]:
     return [commitlog.spark.lag(progress).get("orders", {}) for progress in query.recentProgress]
 
 
+@by_url_nightly
 def test_a_store_made_again_under_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     store, sink, checkpoint = small_store(tmp_path / "store"), Sink(), tmp_path / "checkpoint"
     stream(spark, store, checkpoint, sink).trigger(availableNow=True).start().awaitTermination()

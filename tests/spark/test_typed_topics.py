@@ -16,6 +16,7 @@ import commitlog
 import commitlog.spark
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import by_url_nightly
 from tests.served import place_of
 from tests.waiting import wait_until
 
@@ -129,6 +130,7 @@ def test_wrong_uses(spark: SparkSession, typed: HandMadeStore, options: dict[str
         load(spark, typed, **options).collect()
 
 
+@by_url_nightly
 def test_a_stream_takes_few_rows_at_a_time(spark: SparkSession, typed: HandMadeStore, tmp_path: Path) -> None:
     """`maxRowsPerTrigger` counts rows, not messages; a message is never cut."""
     sink = Batches()
@@ -149,6 +151,7 @@ def test_a_stream_takes_few_rows_at_a_time(spark: SparkSession, typed: HandMadeS
     assert [len(ids) for _, ids in sorted(small.ids.items())] == [10] * 3
 
 
+@by_url_nightly
 def test_a_stream_goes_on_when_the_schema_grows(
     spark: SparkSession, typed: HandMadeStore, tmp_path: Path, look_each_time: None
 ) -> None:
@@ -182,6 +185,7 @@ with commitlog.Producer(sys.argv[1]) as producer:
 """
 
 
+@by_url_nightly
 def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> None:
     """kill -9 while rows are sent: each accepted row once, none of a half message, types whole."""
     config = {"store": {"segment_bytes": 1 << 18}}

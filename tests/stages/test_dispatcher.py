@@ -80,6 +80,7 @@ def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -
             queue.close()
 
 
+@pytest.mark.nightly
 def test_a_low_limit_of_descriptors_stops_no_dispatch(tmp_path: Path) -> None:
     """A store whose processes may have a hundred files each, and three hundred topics."""
 

@@ -55,6 +55,7 @@ def _send_from_many(path: Path, notes: Path, ready: int, go: int) -> None:
         producer.close()
 
 
+@pytest.mark.nightly
 def test_a_hundred_lanes(tmp_path: Path) -> None:
     """Everything is there, in order, from every lane, and the last producer is refused.
 

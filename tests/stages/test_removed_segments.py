@@ -13,6 +13,7 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.shm.layout import Lane
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 CONFIG = {
@@ -31,7 +32,7 @@ def fault_of(producer: commitlog.Producer) -> int:
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("level", ["wait", "flush", "SYNC_FLUSH"])
+@pytest.mark.parametrize("level", with_nightly(["SYNC_FLUSH"], ["wait", "flush"]))
 def test_who_waits_is_told(level: str, tmp_path: Path) -> None:
     """By name, with the way out; the other lanes go on, and a new producer gets one of them."""
     config = CONFIG | {"store": CONFIG["store"] | ({"flush_disk_type": level} if level == "SYNC_FLUSH" else {})}

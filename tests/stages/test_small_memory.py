@@ -29,6 +29,7 @@ def place(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place.rmdir()
 
 
+@pytest.mark.nightly
 def test_dockers_64_mib_give_smaller_segments_and_four_lanes(place: Path, tmp_path: Path) -> None:
     """Segments have 4 MiB, and a lane has three buffers.
 

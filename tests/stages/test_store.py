@@ -32,6 +32,7 @@ from tests.children import without_privileges
 from tests.crash.scene import is_running, kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import OWN_DISK, patched_stages
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
@@ -162,7 +163,9 @@ def test_an_owner_that_dies_takes_its_stages_along(tmp_path: Path, shm_root: Pat
         assert [message.value for message in reader] == [b"last words"]
 
 
-@pytest.mark.parametrize("how", ["a stage does not start", "store.json is not written", "store.json is not durable"])
+@pytest.mark.parametrize(
+    "how", with_nightly(["a stage does not start"], ["store.json is not written", "store.json is not durable"])
+)
 def test_a_failed_start_leaves_no_pool(how: str, tmp_path: Path, shm_root: Path) -> None:
     """Nor a second one; then the store is what it was before."""
     path = tmp_path / "store"

@@ -20,6 +20,7 @@ from commitlog.serving import server as servers
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
 from tests.builders.hand_made import small_store
+from tests.nightly import with_nightly
 from tests.serving.asking import address_of, client_of, server_of
 
 MIB = 1 << 20
@@ -64,7 +65,7 @@ def refusal(writer: Any) -> commitlog.CommitLogError:
     return found
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("compression", with_nightly(["lz4"], ["zstd"]))
 def test_a_batch_that_unpacks_to_much(server: Server, store: commitlog.Store, compression: str) -> None:
     """It is refused, and the streams of others go on in the same process."""
     (pid,) = server.pids
@@ -104,7 +105,7 @@ def test_a_message_of_a_stranger_that_grpc_unpacks(tmp_path: Path) -> None:
             assert sorted(known.rows(ticket)) == store.rows("orders")
 
 
-@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("rows", with_nightly([True], [False]))
 def test_dictionaries_are_refused(server: Server, store: commitlog.Store, rows: bool) -> None:
     """A stream may go on with them for ever, and Arrow keeps them all."""
     store.create_topic("t", VALUES)
@@ -114,7 +115,7 @@ def test_dictionaries_are_refused(server: Server, store: commitlog.Store, rows: 
     assert "column value is dictionary" in str(error)
 
 
-@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("rows", with_nightly([True], [False]))
 def test_a_schema_of_very_many_columns(server: Server, store: commitlog.Store, rows: bool) -> None:
     store.create_topic("t", VALUES)
     many = pa.schema([(f"c{number}", pa.binary()) for number in range(200_000)])
@@ -124,6 +125,7 @@ def test_a_schema_of_very_many_columns(server: Server, store: commitlog.Store, r
     client.close()
 
 
+@pytest.mark.nightly
 def test_many_processes_on_a_small_machine_have_enough_to_work(
     store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,7 @@ def test_readers_that_is_no_directory(tmp_path: Path, caplog: pytest.LogCaptureF
     assert caplog.text.count("can't be listed") == 1
 
 
+@pytest.mark.nightly
 def test_the_allocator_lives_and_goes_on_deleting(tmp_path: Path) -> None:
     """The allocator does that with all of these files in `readers/`.
 
