@@ -38,7 +38,7 @@ for _name in list(os.environ):  # settings of a user or a CI service for other p
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 # No limit of time for an example: the machine may be busy with other things.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
@@ -46,15 +46,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Has xdist start what lasts longest, and lets one worker alone make a Spark session.
 
     Each worker begins with an equal part of the list; one that has nothing to do takes tests from
-    the end of another's. So tests of the session come first, and those that start a JVM of their
-    own where the second worker begins.
+    the end of another's. So tests of the session come first. Those that start a JVM of their own,
+    and others that last long, come where the second worker begins.
     """
     of_session = [item for item in items if "spark_session" in _fixtures(item)]
-    of_own_jvm = [item for item in items if "quick_java" in _fixtures(item) and item not in of_session]
-    slow = {*of_session, *of_own_jvm}
+    lasting = [item for item in items if _lasts(item) and item not in of_session]
+    slow = {*of_session, *lasting}
     rest = [item for item in items if item not in slow]
     second = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - len(of_session)
-    items[:] = [*of_session, *rest[: max(second, 0)], *of_own_jvm, *rest[max(second, 0) :]]
+    items[:] = [*of_session, *rest[: max(second, 0)], *lasting, *rest[max(second, 0) :]]
+
+
+def _lasts(item: pytest.Item) -> bool:
+    return "quick_java" in _fixtures(item) or item.get_closest_marker("lasting") is not None
 
 
 def pytest_collection_finish() -> None:

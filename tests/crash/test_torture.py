@@ -12,6 +12,7 @@ from tests.crash import damage
 from tests.crash.scene import Scene
 from tests.crash.torture import chaos_of, on_a_small_disk, one_store, power_cuts
 from tests.crash.writer import KINDS
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -32,14 +33,7 @@ def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
     assert messages > 50
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        ("queue zeroed", "positions swapped"),
-        pytest.param(damage.KINDS, marks=pytest.mark.nightly),
-    ],
-    ids=["some", "all"],
-)
+@pytest.mark.parametrize("kinds", with_nightly([("queue zeroed",)], [(damage.KINDS,)]), ids=["one", "all"])
 def test_files_damaged_before_a_start_that_has_the_memory(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """Each kind of damage once: all messages are there, once, and queue offsets go on."""
     chance = random.Random(5)

@@ -55,6 +55,7 @@ def replaced(service: Service, old: set[int]) -> bool:
     return len(service.workers()) == 2 and not service.workers() & old
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("server", with_nightly(["uvicorn"], ["gunicorn", "gunicorn --preload"]))
 def test_workers_come_and_go(server: str, place: Path) -> None:
     """A worker is killed, all are reloaded, and the server stops in the middle of a request.

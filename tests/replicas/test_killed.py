@@ -68,6 +68,7 @@ def await_replicated(noted: list[bytes], wanted: int) -> None:
     wait_until(lambda: len(noted) >= wanted, "messages are replicated")
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize(
     ("kind", "seed"),
     with_nightly([("all", 0)], [("ha_service", 0), *((kind, seed) for kind in KINDS for seed in range(1, 18))]),

@@ -115,6 +115,7 @@ def check(slave: SlaveStore, lane: Path, begin: int, end: int) -> None:
     assert log_of(slave.root, begin, end) == log_of(lane, begin, end)
 
 
+@pytest.mark.lasting
 def test_slaves_follow_are_killed_and_follow_again(tmp_path: Path) -> None:
     """RocketMQ 4.9.8 and 5.4.0 at the same time: logs and consume queues are equal to ours."""
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:

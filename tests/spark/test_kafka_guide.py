@@ -16,6 +16,7 @@ import commitlog
 from commitlog.errors import OptionError
 from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.source import CommitLogDataSource
+from tests.nightly import with_nightly
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,7 +145,7 @@ def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, s
             spark.sql("DROP VIEW guide")
 
 
-@pytest.mark.parametrize("by", ["option", "column"])
+@pytest.mark.parametrize("by", with_nightly(["column"], ["option"]))
 def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, by: str) -> None:
     """To the topic that the option names, or to that in a column."""
     source = (
@@ -165,7 +166,7 @@ def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path:
     assert copies(store, topic) == TOPIC1
 
 
-@pytest.mark.parametrize("by", ["option", "column"])
+@pytest.mark.parametrize("by", with_nightly(["column"], ["option"]))
 def test_writing_a_batch(spark: SparkSession, store: commitlog.Store, by: str) -> None:
     """Likewise; Spark wants `.mode("append")` said for a source in Python."""
     topic = f"batch-by-{by}"

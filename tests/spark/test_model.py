@@ -206,7 +206,7 @@ def test_many_batches(kind: str, options: dict[str, str]) -> None:
 
 
 @by_url_nightly
-@pytest.mark.parametrize("count", with_nightly([12], [60]))
+@pytest.mark.parametrize("count", with_nightly([6], [60]))
 def test_batches_in_a_session(spark: SparkSession, count: int) -> None:
     """Some of them through Spark itself."""
     cases: list[tuple[str, dict[str, str]]] = []
