@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -11,6 +12,7 @@ def main() -> None:
     Slow imports are made in here, so that a Ctrl-C during them ends the command without a
     traceback.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
     try:
         from commitlog.cli.app import run_command
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +56,6 @@ def health(
 
     Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
     try:
         from commitlog.watching.health import HealthLimits
     except CommitLogError as error:  # COMMITLOG_NATIVE asks for a core that is not there
