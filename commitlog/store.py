@@ -32,13 +32,12 @@ from commitlog.errors import (
     StoreStopped,
     refuse_copy,
 )
-from commitlog.producer import Producer
-from commitlog.reading.view import StoreView
-from commitlog.statistics import StoreStatistics, store_statistics
 from commitlog.status import StopReport
 
 if TYPE_CHECKING:
+    from commitlog.producer import Producer
     from commitlog.schemas.topic_schemas import TopicSchema
+    from commitlog.statistics import StoreStatistics
 
 ANSWER_SECONDS = 10.0
 """How long `reload` waits for the supervisor."""
@@ -137,6 +136,8 @@ class Store:
         try:
             process.stdin.write(request)
             process.stdin.flush()
+            import commitlog.producer  # noqa: F401  numpy and more, which the supervisor loads at the same time
+
             ready = _await_ready(process)
         except BaseException:
             process.stdin.close()
@@ -170,6 +171,8 @@ class Store:
 
     def producer(self) -> Producer:
         """A producer of this store, which `close` closes too. Raises what Producer raises."""
+        from commitlog.producer import Producer
+
         producer = Producer(self.path)
         for other in [other for other in self._producers if other._closed]:  # its mapping of the pool goes with it
             with contextlib.suppress(ValueError):  # another thread makes a producer too
@@ -255,6 +258,9 @@ class Store:
 
     def statistics(self) -> StoreStatistics:
         """Positions, counters and times of all lanes and stages, also while the stages hang."""
+        from commitlog.reading.view import StoreView
+        from commitlog.statistics import store_statistics
+
         view = StoreView(self.path)
         try:
             return store_statistics(view)

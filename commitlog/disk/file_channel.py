@@ -18,8 +18,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from commitlog.record.layout import Buffer
+if TYPE_CHECKING:  # it needs numpy, and who starts a store need not wait for that
+    from commitlog.record.layout import Buffer
 
 _FIRST_OWN = 3
 """The first descriptor that is not standard input, output or error."""
