@@ -83,6 +83,8 @@ class Doorkeeper:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.port = 0
         """Where clients connect to this process."""
+        self.has_unknown = False
+        """Whether the last look has left connections that are not known yet."""
         self.actions, self.waits = Places("open calls", ACTIONS_MAX), Places("waiting calls", WAITS_MAX)
         self._clock = clock
         self._lock = threading.Lock()
@@ -152,6 +154,7 @@ class Doorkeeper:
             ended.update(self._least_needed(unknown, connected.keys() - set(unknown))[:too_many])
         if ended:
             end_connections(self.port, ended)
+        self.has_unknown = not ended.issuperset(unknown)
         return set(connected) - ended
 
     def _least_needed(self, unknown: list[str], known: set[str]) -> list[str]:

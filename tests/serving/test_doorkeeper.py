@@ -190,3 +190,13 @@ def test_a_silent_stream_gives_its_lane_back(door: Door) -> None:
         assert silent.is_ended()
         assert not reading.is_ended()
         assert not moving.is_ended()
+
+
+def test_connections_are_looked_at_more_often_while_one_is_unknown(door: Door) -> None:
+    """Its bytes and its time count: `has_unknown` says so. A known one costs nothing."""
+    client = door.connect()
+    door.keeper.look()
+    assert door.keeper.has_unknown
+    door.keeper.let_in(client.peer)
+    door.keeper.look()
+    assert not door.keeper.has_unknown
