@@ -22,9 +22,7 @@ ACTIONS_MAX = 128
 WAITS_MAX = 1_024
 """Clients that wait for new rows at the same time. Each has a thread, which sleeps."""
 STREAMS_MAX = 256
-"""Open streams of a process. Each has a thread, and one batch in memory: 16 MiB, so 4 GiB."""
-STREAMS_PER_CLIENT_MAX = STREAMS_MAX // 2
-"""Those of one client: its token, or its host where there are no tokens. The rest is for others."""
+"""Open streams of a process. Each has a thread, and one batch in memory."""
 CONNECTIONS_MAX = 1_000
 """Connections of a process. A descriptor each, of which the segments need some too."""
 UNKNOWN_SECONDS = 10.0
@@ -85,6 +83,7 @@ class Doorkeeper:
         """Where clients connect to this process."""
         self.has_unknown = False
         """Whether the last look has left connections that are not known yet."""
+        self.streams_max = STREAMS_MAX
         self.actions, self.waits = Places("open calls", ACTIONS_MAX), Places("waiting calls", WAITS_MAX)
         self._clock = clock
         self._lock = threading.Lock()
@@ -93,6 +92,11 @@ class Doorkeeper:
         self._known: set[str] = set()
         self._since_ns: dict[str, int] = {}
         """Peer → when the connection was seen first."""
+
+    def limit(self, streams: int, waits: int) -> None:
+        """Sets lower limits, where there is less memory. One client has half of these, too."""
+        self.streams_max = max(min(streams, STREAMS_MAX), 2)
+        self.waits = Places("waiting calls", max(min(waits, WAITS_MAX), 2))
 
     def let_in(self, peer: str) -> None:
         """Says that a call on a connection has said who asks."""
@@ -108,8 +112,9 @@ class Doorkeeper:
         stream = _Stream(client, peer, self._clock.monotonic_ns(), holds_lane)
         with self._lock:
             own = [other for other in self._streams.values() if other.client == client]
-            crowd = own if len(own) >= STREAMS_PER_CLIENT_MAX else list(self._streams.values())
-            is_full = len(crowd) >= (STREAMS_PER_CLIENT_MAX if crowd is own else STREAMS_MAX)
+            own_max = self.streams_max // 2  # of a token, or of a host where there are none; the rest is for others
+            crowd = own if len(own) >= own_max else list(self._streams.values())
+            is_full = len(crowd) >= (own_max if crowd is own else self.streams_max)
             if not is_full:
                 self._numbers += 1
                 number = self._numbers

@@ -28,14 +28,14 @@ from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
 from commitlog.serving.connections import descriptors
-from commitlog.serving.memory import limit_memory
+from commitlog.serving.memory import calls_that_fit, limit_memory
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.settings import ServerSettings, read_pem
 
 LOOK_SECONDS = 1.0
 """How often clients that are gone are looked for, and connections in any case."""
 DOOR_SECONDS = 0.25
-"""How often connections are looked at when there may be new ones; less often where it takes long."""
+"""How often connections are looked at when there may be new ones; less often where that is slow."""
 DOOR_SHARE = 300
 """At most this part of a core looks at connections: 0.3 %."""
 DESCRIPTORS = 1 << 16
@@ -98,6 +98,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
             f"with its own key ({str(error).splitlines()[0][:200]})"
         ) from None
     server.host = settings.advertise
+    server.doorkeeper.limit(*calls_that_fit(settings.memory_bytes))
     return server, stores
 
 
