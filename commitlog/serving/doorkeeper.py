@@ -83,7 +83,7 @@ class Doorkeeper:
         """Where clients connect to this process."""
         self.has_unknown = False
         """Whether the last look has left connections that are not known yet."""
-        self.streams_max = STREAMS_MAX
+        self._reads_max = STREAMS_MAX
         self.actions, self.waits = Places("open calls", ACTIONS_MAX), Places("waiting calls", WAITS_MAX)
         self._clock = clock
         self._lock = threading.Lock()
@@ -94,8 +94,11 @@ class Doorkeeper:
         """Peer → when the connection was seen first."""
 
     def limit(self, streams: int, waits: int) -> None:
-        """Sets lower limits, where there is less memory. One client has half of these, too."""
-        self.streams_max = max(min(streams, STREAMS_MAX), 2)
+        """Sets lower limits, where there is less memory. One client has half of these, too.
+
+        `streams` are those that read. One that appends may be open for days, and holds little.
+        """
+        self._reads_max = max(min(streams, STREAMS_MAX), 2)
         self.waits = Places("waiting calls", max(min(waits, WAITS_MAX), 2))
 
     def let_in(self, peer: str) -> None:
@@ -111,23 +114,36 @@ class Doorkeeper:
         """
         stream = _Stream(client, peer, self._clock.monotonic_ns(), holds_lane)
         with self._lock:
-            own = [other for other in self._streams.values() if other.client == client]
-            own_max = self.streams_max // 2  # of a token, or of a host where there are none; the rest is for others
-            crowd = own if len(own) >= own_max else list(self._streams.values())
-            is_full = len(crowd) >= (own_max if crowd is own else self.streams_max)
-            if not is_full:
+            crowd, whose = self._crowd(client, holds_lane=holds_lane)
+            if not crowd:
                 self._numbers += 1
                 number = self._numbers
                 self._streams[number] = stream
-        if is_full:
+        if crowd:
             self._end_stalled(crowd, STALLED_SECONDS)
-            whose = f"of {client}" if crowd is own else "of all clients"
             raise ServerBusy(f"the server has {len(crowd)} open streams {whose}, which is its limit; try again")
         try:
             yield lambda: setattr(stream, "moved_ns", self._clock.monotonic_ns())
         finally:
             with self._lock:
                 del self._streams[number]
+
+    def _crowd(self, client: str, *, holds_lane: bool) -> tuple[list[_Stream], str]:
+        """The streams that leave no place for another one, and whose they are; none if one is free.
+
+        One client has half of the places: its token, or its host where there are no tokens.
+        """
+        every = list(self._streams.values())
+        limits = [(every, STREAMS_MAX)]
+        if not holds_lane:
+            limits.append(([stream for stream in every if not stream.holds_lane], self._reads_max))
+        for streams, most in limits:
+            own = [stream for stream in streams if stream.client == client]
+            if len(own) >= most // 2:
+                return own, f"of {client}"
+            if len(streams) >= most:
+                return streams, "of all clients"
+        return [], ""
 
     def _end_stalled(self, crowd: list[_Stream], seconds: float) -> None:
         """Ends the connections of which no stream moves. gRPC can't end a single stream."""
