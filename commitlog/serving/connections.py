@@ -29,6 +29,11 @@ def _peer(host: str, port: str | int) -> str:
     return f"{host.removeprefix('::ffff:').partition('%')[0]}:{port}"
 
 
+def descriptors() -> list[str]:
+    """The numbers of what this process has open. A new connection changes them, as a rule."""
+    return DISK.list(_DESCRIPTORS)
+
+
 def peers() -> set[str]:
     """`host:port` of all that this process is connected to."""
     return {peer for peer, _, _ in _connections()}
@@ -56,7 +61,7 @@ def end_connections(port: int, ended: set[str]) -> None:
 
 def _connections() -> Iterator[tuple[str, int, socket.socket]]:
     """Peer, own port and socket of each connection; the descriptors are gRPC's and stay open."""
-    for name in DISK.list(_DESCRIPTORS):
+    for name in descriptors():
         try:
             if not S_ISSOCK(os.fstat(int(name)).st_mode):  # most are none, and an error costs more
                 continue

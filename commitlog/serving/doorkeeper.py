@@ -22,9 +22,7 @@ ACTIONS_MAX = 128
 WAITS_MAX = 1_024
 """Clients that wait for new rows at the same time. Each has a thread, which sleeps."""
 STREAMS_MAX = 256
-"""Open streams of a process. Each has a thread, and one batch in memory: 16 MiB, so 4 GiB."""
-STREAMS_PER_CLIENT_MAX = STREAMS_MAX // 2
-"""Those of one client: its token, or its host where there are no tokens. The rest is for others."""
+"""Open streams of a process. Each has a thread, and one batch in memory."""
 CONNECTIONS_MAX = 1_000
 """Connections of a process. A descriptor each, of which the segments need some too."""
 UNKNOWN_SECONDS = 10.0
@@ -83,6 +81,9 @@ class Doorkeeper:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.port = 0
         """Where clients connect to this process."""
+        self.has_unknown = False
+        """Whether the last look has left connections that are not known yet."""
+        self._reads_max = STREAMS_MAX
         self.actions, self.waits = Places("open calls", ACTIONS_MAX), Places("waiting calls", WAITS_MAX)
         self._clock = clock
         self._lock = threading.Lock()
@@ -91,6 +92,14 @@ class Doorkeeper:
         self._known: set[str] = set()
         self._since_ns: dict[str, int] = {}
         """Peer → when the connection was seen first."""
+
+    def limit(self, streams: int, waits: int) -> None:
+        """Sets lower limits, where there is less memory. One client has half of these, too.
+
+        `streams` are those that read. One that appends may be open for days, and holds little.
+        """
+        self._reads_max = max(min(streams, STREAMS_MAX), 2)
+        self.waits = Places("waiting calls", max(min(waits, WAITS_MAX), 2))
 
     def let_in(self, peer: str) -> None:
         """Says that a call on a connection has said who asks."""
@@ -105,22 +114,36 @@ class Doorkeeper:
         """
         stream = _Stream(client, peer, self._clock.monotonic_ns(), holds_lane)
         with self._lock:
-            own = [other for other in self._streams.values() if other.client == client]
-            crowd = own if len(own) >= STREAMS_PER_CLIENT_MAX else list(self._streams.values())
-            is_full = len(crowd) >= (STREAMS_PER_CLIENT_MAX if crowd is own else STREAMS_MAX)
-            if not is_full:
+            crowd, whose = self._crowd(client, holds_lane=holds_lane)
+            if not crowd:
                 self._numbers += 1
                 number = self._numbers
                 self._streams[number] = stream
-        if is_full:
+        if crowd:
             self._end_stalled(crowd, STALLED_SECONDS)
-            whose = f"of {client}" if crowd is own else "of all clients"
             raise ServerBusy(f"the server has {len(crowd)} open streams {whose}, which is its limit; try again")
         try:
             yield lambda: setattr(stream, "moved_ns", self._clock.monotonic_ns())
         finally:
             with self._lock:
                 del self._streams[number]
+
+    def _crowd(self, client: str, *, holds_lane: bool) -> tuple[list[_Stream], str]:
+        """The streams that leave no place for another one, and whose they are; none if one is free.
+
+        One client has half of the places: its token, or its host where there are no tokens.
+        """
+        every = list(self._streams.values())
+        limits = [(every, STREAMS_MAX)]
+        if not holds_lane:
+            limits.append(([stream for stream in every if not stream.holds_lane], self._reads_max))
+        for streams, most in limits:
+            own = [stream for stream in streams if stream.client == client]
+            if len(own) >= most // 2:
+                return own, f"of {client}"
+            if len(streams) >= most:
+                return streams, "of all clients"
+        return [], ""
 
     def _end_stalled(self, crowd: list[_Stream], seconds: float) -> None:
         """Ends the connections of which no stream moves. gRPC can't end a single stream."""
@@ -152,6 +175,7 @@ class Doorkeeper:
             ended.update(self._least_needed(unknown, connected.keys() - set(unknown))[:too_many])
         if ended:
             end_connections(self.port, ended)
+        self.has_unknown = not ended.issuperset(unknown)
         return set(connected) - ended
 
     def _least_needed(self, unknown: list[str], known: set[str]) -> list[str]:

@@ -4,7 +4,8 @@ Two things unpack what a client has sent before anything of ours sees it: Arrow 
 and gRPC a compressed message, even that of a client that is not known yet. 1 MiB can become 1 GiB
 so, and neither has a limit that can be set from here. So Arrow's allocator gets its memory at the
 start and none later: a batch that does not fit is an error of its stream. The kernel bounds the
-process: a message of gRPC's that does not fit ends it, and it is started again.
+process: a message of gRPC's that does not fit ends it, and it is started again. So there are only
+as many streams and waiting calls as fit, whatever they carry.
 """
 
 from __future__ import annotations
@@ -12,13 +13,21 @@ from __future__ import annotations
 import ctypes
 import logging
 import resource
+from pathlib import Path
 
 import pyarrow as pa
+
+from commitlog.disk.file_channel import DISK
 
 ARROW_BYTES_MAX = 2 << 30
 """Batches that are unpacked, and rows of typed topics that are sent: 256 streams of 8 MiB."""
 STACK_BYTES = 1 << 20
 """Each thread reserves a stack, which counts as if it were used. By default it is 8 MiB."""
+STREAM_BYTES = 32 << 20
+"""What an open stream takes: a batch of 16 MiB, and what gRPC keeps of it."""
+_STREAMS_SHARE = 0.75
+"""How much of the rest of the memory is for streams. The other part is for clients that wait."""
+_STATUS_BYTES_MAX = 1 << 16
 _ATTRIBUTE_BYTES = 64
 """At least the size of a pthread_attr_t."""
 
@@ -51,6 +60,17 @@ def limit_memory(memory_bytes: int) -> None:
     except MemoryError:
         return
     log.warning("this PyArrow's allocator has no limit: a batch that does not fit into memory ends the process")
+
+
+def calls_that_fit(memory_bytes: int) -> tuple[int, int]:
+    """How many streams, and how many clients that wait, fit into what this process has left.
+
+    Beyond that, malloc would fail somewhere in gRPC, which ends the process.
+    """
+    status = DISK.read_file(Path("/proc/self/status"), _STATUS_BYTES_MAX).decode()
+    used = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:"))
+    left = max(memory_bytes - used, 0)
+    return int(left * _STREAMS_SHARE) // STREAM_BYTES, int(left * (1 - _STREAMS_SHARE)) // STACK_BYTES
 
 
 def _use_small_stacks() -> None:

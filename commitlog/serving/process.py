@@ -27,13 +27,15 @@ from commitlog.columns.process_memory import keep_memory
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.serving.access import Tokens
-from commitlog.serving.memory import limit_memory
+from commitlog.serving.connections import descriptors
+from commitlog.serving.memory import calls_that_fit, limit_memory
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.settings import ServerSettings, read_pem
 
 LOOK_SECONDS = 1.0
+"""How often clients that are gone are looked for, and connections in any case."""
 DOOR_SECONDS = 0.25
-"""How often connections are looked at; less often where that takes long."""
+"""How often connections are looked at when there may be new ones; less often where that is slow."""
 DOOR_SHARE = 300
 """At most this part of a core looks at connections: 0.3 %."""
 DESCRIPTORS = 1 << 16
@@ -96,6 +98,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
             f"with its own key ({str(error).splitlines()[0][:200]})"
         ) from None
     server.host = settings.advertise
+    server.doorkeeper.limit(*calls_that_fit(settings.memory_bytes))
     return server, stores
 
 
@@ -116,9 +119,12 @@ def _offer_to_die_first() -> None:
 
 def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) -> None:
     """Says what clients have used, and ends what they have left."""
-    told, pause, next_ns = None, DOOR_SECONDS, 0
+    told, pause, next_ns, seen = None, DOOR_SECONDS, 0, None
     while not ended.wait(pause):
-        began_ns = SYSTEM_CLOCK.monotonic_ns()
+        began_ns, opened = SYSTEM_CLOCK.monotonic_ns(), descriptors()
+        if began_ns < next_ns and opened == seen and not server.doorkeeper.has_unknown:
+            continue
+        seen = opened
         connected = server.doorkeeper.look()
         now = SYSTEM_CLOCK.monotonic_ns()
         pause = max(DOOR_SECONDS, DOOR_SHARE * (now - began_ns) / 1e9)

@@ -10,6 +10,7 @@ planning. `read` runs in pooled workers. None of these processes has a SparkCont
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -65,7 +66,9 @@ class CommitLogDataSource(DataSource):
         # It is not known yet whether this will read or write: `_check` and the sink look again.
         check_names([name for name in options if name.lower() not in QUERY_OPTIONS], SPELLING | SINK_SPELLING)
         check_direction(options)
-        self.parsed = parse_options(options)
+        parsed = parse_options(options)
+        # Later is too late: Spark tells a stream's own process of no files.
+        self.parsed = replace(parsed, address=None if parsed.address is None else with_files_found(parsed.address))
 
     @classmethod
     def name(cls) -> str:
@@ -116,7 +119,7 @@ def open_index(options: SourceOptions) -> StoreIndex:
         return LocalIndex(options.path, options.isolation)
     chosen = options.subscription
     topics = None if chosen.pattern is not None else tuple(chosen.chosen([]))
-    return RemoteIndex(with_files_found(options.address), options.isolation, topics)
+    return RemoteIndex(options.address, options.isolation, topics)
 
 
 def tasks(plans: list[ReadPlan], index: StoreIndex, options: SourceOptions) -> list[InputPartition]:

@@ -72,14 +72,14 @@ def test_a_peer_has_one_name(flights: str, peer: str) -> None:
 def test_a_client_has_half_of_the_streams_at_most(door: Door) -> None:
     keeper = door.keeper
     with ExitStack() as streams:
-        for _ in range(limits.STREAMS_PER_CLIENT_MAX):
+        for _ in range(limits.STREAMS_MAX // 2):
             streams.enter_context(keeper.stream("greedy", "127.0.0.1:1"))
         with (
             pytest.raises(ServerBusy, match="128 open streams of greedy, which is its limit"),
             keeper.stream("greedy", ""),
         ):
             pass
-        for number in range(limits.STREAMS_MAX - limits.STREAMS_PER_CLIENT_MAX):
+        for number in range(limits.STREAMS_MAX - limits.STREAMS_MAX // 2):
             streams.enter_context(keeper.stream(f"other {number % 4}", "127.0.0.1:2"))
         with pytest.raises(ServerBusy, match="256 open streams of all clients"), keeper.stream("late", ""):
             pass
@@ -93,7 +93,7 @@ def test_a_stream_that_has_not_moved_gives_its_place_to_others(door: Door) -> No
     for client in (stalled, moving):
         keeper.let_in(client.peer)
     with ExitStack() as streams:
-        for _ in range(limits.STREAMS_PER_CLIENT_MAX - 2):
+        for _ in range(limits.STREAMS_MAX // 2 - 2):
             streams.enter_context(keeper.stream("client", stalled.peer))
         streams.enter_context(keeper.stream("client", moving.peer))
         moved = streams.enter_context(keeper.stream("client", moving.peer))
@@ -190,3 +190,13 @@ def test_a_silent_stream_gives_its_lane_back(door: Door) -> None:
         assert silent.is_ended()
         assert not reading.is_ended()
         assert not moving.is_ended()
+
+
+def test_connections_are_looked_at_more_often_while_one_is_unknown(door: Door) -> None:
+    """Its bytes and its time count: `has_unknown` says so. A known one costs nothing."""
+    client = door.connect()
+    door.keeper.look()
+    assert door.keeper.has_unknown
+    door.keeper.let_in(client.peer)
+    door.keeper.look()
+    assert not door.keeper.has_unknown

@@ -19,6 +19,7 @@ from commitlog.errors import IllegalArgument, ServerUnavailable
 from commitlog.planning.address import parse_address
 from commitlog.remote import connection
 from commitlog.serving import doorkeeper
+from commitlog.serving import server as server_processes
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.flight_server import FlightServer
 from commitlog.serving.served_store import ServedStore
@@ -94,7 +95,7 @@ def test_a_client_waits_for_its_turn(large: HandMadeStore, monkeypatch: pytest.M
 
     The limit is a small one here: what nobody takes stays in the client's memory.
     """
-    monkeypatch.setattr(doorkeeper, "STREAMS_PER_CLIENT_MAX", 4)
+    monkeypatch.setattr(doorkeeper, "STREAMS_MAX", 8)
     served = ServedStore("store", large.path)
     with FlightServer("grpc://127.0.0.1:0", {"store": served}) as server, closing(served):
         address = parse_address(f"commitlog://127.0.0.1:{server.port}/store")
@@ -111,6 +112,28 @@ def test_a_client_waits_for_its_turn(large: HandMadeStore, monkeypatch: pytest.M
             threading.Timer(0.1, streams.close).start()
             assert next(waiting)[0].num_rows == 1
             assert next(waiting, None) is None
+
+
+@pytest.mark.usefixtures("no_segments_mapped")
+def test_streams_that_do_not_fit_into_memory_are_refused(large: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the smallest machine slow readers leave the process alive, and who waits gets its turn."""
+    monkeypatch.setattr(server_processes, "memory_limit", lambda: 0)
+    with server_of([large.path]) as server, client_of(address_of(server)) as client, ExitStack() as streams:
+        pids, ticket = server.pids, flight.Ticket(endless(client.ticket("large"), rows=24))
+        refused = []
+        for _ in range(2 * SLOW_STREAMS):
+            slow = streams.enter_context(flight.connect(f"grpc://127.0.0.1:{server.ports[0]}"))
+            stream = slow.do_get(ticket)
+            streams.callback(stream.cancel)
+            try:
+                stream.read_chunk()
+            except pa.ArrowException as error:
+                refused.append(str(error))
+        assert 0 < len(refused) < 2 * SLOW_STREAMS
+        assert all("open streams of 127.0.0.1, which is its limit; try again" in text for text in refused)
+        streams.close()
+        assert len(client.rows(client.ticket("large"))) == 24
+        assert server.pids == pids
 
 
 def test_connections_that_say_nothing_or_nonsense_are_ended(tmp_path: Path, certificates: Certificates) -> None:

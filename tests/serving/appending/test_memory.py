@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +91,24 @@ def test_a_batch_that_unpacks_to_much(server: Server, store: commitlog.Store, co
 
 
 def test_a_message_of_a_stranger_that_grpc_unpacks(tmp_path: Path) -> None:
-    """It costs no more than one process of the server, which is started again."""
+    """It costs no more than one process of the server, which is started again. Others go on."""
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"
     token = add_token(tokens, Access("known"))
-    with server_of([store.path], tokens=tokens) as server:
-        (pid,) = server.pids
-        assert psutil.Process(pid).rlimit(psutil.RLIMIT_DATA)[0] == MACHINE_BYTES // 2
+    with server_of([store.path], tokens=tokens, processes=2) as server:
+        ended, other = server.pids
+        assert psutil.Process(ended).rlimit(psutil.RLIMIT_DATA)[0] == MACHINE_BYTES // 2
         packing = [("grpc.default_compression_algorithm", 2), ("grpc.enable_retries", 0)]
         stranger = flight.FlightClient(f"grpc://127.0.0.1:{server.ports[0]}", generic_options=packing)
-        with client_of(address_of(server, token=token)) as known, stranger:
-            ticket = known.ticket()
+        beside = replace(address_of(server, token=token), hosts=(("127.0.0.1", server.ports[1]),))
+        with client_of(address_of(server, token=token)) as known, client_of(beside) as neighbour, stranger:
+            stream = neighbour.batches(known.ticket())
+            assert next(stream).num_rows > 0
             with pytest.raises(flight.FlightError):
                 list(stranger.do_action(flight.Action("look", pa.py_buffer(np.zeros(200 * MIB, np.uint8)))))
-            assert sorted(known.rows(ticket)) == store.rows("orders")
+            assert sum(batch.num_rows for batch in stream) > 0
+            assert sorted(known.rows(known.ticket())) == store.rows("orders")
+            assert ended not in server.pids
+            assert server.pids[1] == other
 
 
 @pytest.mark.parametrize("rows", with_nightly([True], [False]))
