@@ -192,7 +192,8 @@ def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reaso
         text = f"it is a replica of {facts.replica_of}, and no `commitlog replica` keeps it up to date"
         yield _reason("stopped", text, f"start that again, or `commitlog promote {facts.path}`")
     elif facts.replica_behind_ms > limits.replica_behind_ms:
-        text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago"
+        waits = f"; it waits for {facts.replica_waits_for}" if facts.replica_waits_for else ""
+        text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago{waits}"
         yield _reason("replica-behind", text, "see what `commitlog replica` says")
 
 
