@@ -275,7 +275,7 @@ def _replicas(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]
     path = snapshot.statistics.path
     for replica in snapshot.replicas:
         name, behind = replica.name, f"{counted(replica.behind_bytes, 'byte')} behind"
-        late_ms = snapshot.time_ms - replica.behind_since_ms if replica.behind_since_ms else 0
+        late_ms = replica.behind_ms(snapshot.time_ms)
         if not replica.connected:
             why = f": {replica.refusal}" if replica.refusal else ""
             way_out = f"start it again, or `commitlog replicas {path} --forget {name}`"
