@@ -50,23 +50,27 @@ def as_json(state: ReplicaState) -> dict[str, Any]:
     """A replica as the commands' JSON has it."""
     values = asdict(state)
     del values["store_id"]
+    now = SYSTEM_CLOCK.wall_ms()
     acknowledged = [{"lane": lane, "where": where} for lane, where in sorted(state.acknowledged.items())]
-    return {**values, "acknowledged": acknowledged, "state": _state(state), "behind_ms": behind_ms(state)}
-
-
-def behind_ms(state: ReplicaState) -> int:
-    """For how long it has lacked something that is flushed, in milliseconds; 0 where it has all."""
-    return max(SYSTEM_CLOCK.wall_ms() - state.behind_since_ms, 0) if state.behind_since_ms else 0
+    return {
+        **values,
+        "acknowledged": acknowledged,
+        "state": state.state,
+        "behind_ms": state.behind_ms(now),
+    }
 
 
 def lines(replicas: Iterable[ReplicaState]) -> Iterator[str]:
     """Two lines for each replica: its state, and how far it has each lane."""
+    now = SYSTEM_CLOCK.wall_ms()
     for state in replicas:
         behind = (
-            f"{counted(state.behind_bytes, 'byte')} behind for {behind_ms(state):,} ms" if state.behind_bytes else ""
+            f"{counted(state.behind_bytes, 'byte')} behind for {state.behind_ms(now):,} ms"
+            if state.behind_bytes
+            else ""
         )
         yield (
-            f"replica {state.name}: {_state(state)} ({state.address}), {behind or 'has everything'}, "
+            f"replica {state.name}: {state.state} ({state.address}), {behind or 'has everything'}, "
             f"in sync in {counted(len(state.in_sync), 'lane')}, {counted(state.connects, 'connect')}, "
             f"{state.sent_bytes / 1e6:,.3f} MB sent, {state.sent_bytes_per_second / 1e6:,.3f} MB/s"
         )
@@ -78,20 +82,15 @@ def lines(replicas: Iterable[ReplicaState]) -> Iterator[str]:
 
 def replica_rows(replicas: Iterable[ReplicaState]) -> Iterator[tuple[str, ...]]:
     """Cells for REPLICA_HEADS: a row for each replica."""
+    now = SYSTEM_CLOCK.wall_ms()
     for state in replicas:
         yield (
             state.name,
-            _state(state),
+            state.state,
             f"{len(state.in_sync)} of {len(state.acknowledged)}",
             f"{state.behind_bytes:,}",
-            f"{behind_ms(state):,} ms",
+            f"{state.behind_ms(now):,} ms",
             f"{state.sent_bytes / 1e6:,.3f}",
             f"{state.sent_bytes_per_second / 1e6:,.3f}",
             f"{state.connects:,}",
         )
-
-
-def _state(state: ReplicaState) -> str:
-    if state.connected:
-        return "connected"
-    return "refused" if state.refusal else "gone"

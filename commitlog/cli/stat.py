@@ -135,7 +135,8 @@ def _state(facts: StoreStatistics) -> str:
         return facts.state
     if not facts.running:
         return f"replica of {facts.replica_of}, not kept up to date: `commitlog replica` does not run"
-    return f"replica of {facts.replica_of}, {facts.replica_behind_ms:,} ms behind"
+    waits = f", waits for {facts.replica_waits_for}" if facts.replica_waits_for else ""
+    return f"replica of {facts.replica_of}, {facts.replica_behind_ms:,} ms behind{waits}"
 
 
 def _lane_lines(lane: LaneStatistics) -> Iterator[str]:

@@ -52,6 +52,17 @@ class ReplicaState:
     refusal: str = ""
     """Why it was refused last; empty once it is connected."""
 
+    @property
+    def state(self) -> str:
+        """The state in one word: connected, refused or gone."""
+        if self.connected:
+            return "connected"
+        return "refused" if self.refusal else "gone"
+
+    def behind_ms(self, now_ms: int) -> int:
+        """For how long it has lacked something that is flushed, at the wall time `now_ms`."""
+        return max(now_ms - self.behind_since_ms, 0) if self.behind_since_ms else 0
+
 
 class ReplicaFiles:
     """The files of all replicas of a store. Only the HAService writes."""

@@ -24,6 +24,7 @@ class ReplicaMark:
     - `complete`: whether it has had all that the store had at one moment; then it may be promoted
     - `connected`: whether it follows now
     - `behind_since_ms`: wall time since when it may lack something; 0 where it has all
+    - `waits_for`: what it waits for before it follows again; empty where nothing is in its way
     """
 
     source: str
@@ -32,6 +33,7 @@ class ReplicaMark:
     connected: bool = False
     behind_bytes: int = 0
     behind_since_ms: int = 0
+    waits_for: str = ""
 
     def behind_ms(self, now_ms: int) -> int:
         """How long ago it had everything, at the wall time `now_ms`."""

@@ -138,7 +138,7 @@ class _Children:
             said = {
                 "error": "RecoveryError",
                 "text": f"lane {lane_directory.number}: the process that recovered it ended with {process.exitcode}; "
-                f"start the store again, recovery goes on where it was",
+                f"do the same again, recovery goes on where it was",
             }
         if "line" in said:
             self._report(said["line"])

@@ -13,7 +13,7 @@ from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicationRefused
 from commitlog.opening.disk_faults import named_faults
-from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.lane_copy import Joiner, LaneCopy
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
     IS_COMPLETE,
@@ -51,6 +51,7 @@ class Incoming:
         self._files = SmallFiles(directory)
         self._named: set[str] = set()
         """The small files that the store has told of in this connection."""
+        self._joiner = Joiner()
         self._part = bytearray()
         """The begin of a small file that comes in parts."""
         self._ends: dict[int, int] = {}
@@ -71,7 +72,7 @@ class Incoming:
         with named_faults(f"{self._directory.path}: taking in the store's log", "the next run goes on from there"):
             match frame.kind:
                 case Kind.DATA:
-                    self._lane(frame.lane).write(frame.offset, frame.body)
+                    self._lane(frame.lane).write(frame.offset, frame.body, self._joiner)
                     self.unsynced += len(frame.body)
                     self.expect({frame.lane: frame.offset + len(frame.body)})
                 case Kind.HEARTBEAT:

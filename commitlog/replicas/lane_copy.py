@@ -42,6 +42,24 @@ _INDEX_BYTES = 16 << 20
 """How much of a lane is indexed before the next one has its turn."""
 
 
+class Joiner:
+    """Puts two pieces of a log together, always in the same memory: new pages are dear.
+
+    What `join` has returned is good until it is called again.
+    """
+
+    def __init__(self) -> None:
+        self._room = memoryview(b"")
+
+    def join(self, first: bytes, second: bytes | memoryview) -> memoryview:
+        count = len(first) + len(second)
+        if len(self._room) < count:
+            self._room = memoryview(bytearray(2 * count))
+        self._room[: len(first)] = first
+        self._room[len(first) : count] = second
+        return self._room[:count]
+
+
 class LaneCopy:
     """One lane. Raises OSError where the disk refuses.
 
@@ -144,8 +162,10 @@ class LaneCopy:
         if self._repair is not None:
             self._repair.gaps = gaps
 
-    def write(self, offset: int, body: bytes | memoryview) -> None:
+    def write(self, offset: int, body: bytes | memoryview, joiner: Joiner) -> None:
         """Takes bytes in, and writes the records that are whole now.
+
+        All lanes share a `joiner`, because frames come one by one.
 
         Raises ReplicationRefused for bytes that do not follow on, and ReplicaRefused for bytes that
         are no records. Then nothing of them is written.
@@ -156,7 +176,7 @@ class LaneCopy:
             raise ReplicationRefused(f"lane {self.number}: data for offset {offset:,}, and the copy ends at {where:,}")
         if offset + len(body) > start + self.size:
             raise ReplicationRefused(f"lane {self.number}: data at offset {offset:,} goes over its segment's end")
-        data = memoryview(b"".join((self._pending, body))) if self._pending else memoryview(body)
+        data = joiner.join(self._pending, body) if self._pending else memoryview(body)
         whole = self._whole_records(data, start)
         if whole:
             self._open_segment(start)

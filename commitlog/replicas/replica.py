@@ -90,7 +90,6 @@ class Replica:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
         """Is held to write to `_wake` and to close it. A signal handler may come then."""
-        self._lock = -1
         self._index_lock = threading.Lock()
         """Held by either thread for files that both write, and for what the other one uses."""
         self._failure: CommitLogError | None = None
@@ -122,8 +121,6 @@ class Replica:
                     self._again = False
                     self._tell(f"refused: {error}")
                     self._set_aside()
-                except (DiskFull, QuotaExceeded) as error:
-                    self._await_room(error)
         except OSError as error:  # of a connection it is handled where it happens
             raise refusal(error, self.directory.path) from error
         finally:
@@ -132,10 +129,16 @@ class Replica:
                 os.close(wake)
 
     def _await_room(self, error: DiskError) -> None:
-        """Waits a moment. It is told once why, however often the disk is still full."""
+        """Waits a moment. It is told once why, however often the disk is still full.
+
+        The mark says so, too, where there is room for that.
+        """
         if self._full != type(error).__name__:
             self._full = type(error).__name__
             self._tell(f"{error}; the copy goes on when there is room")
+        self.mark.waits_for = "room on its disk" if isinstance(error, DiskFull) else "room in its quota"
+        with contextlib.suppress(OSError):
+            self._save_mark()
         self._stop_event.wait(_ROOM_SECONDS)
 
     # ---- the directory --------------------------------------------------------------------------
@@ -143,25 +146,41 @@ class Replica:
     def _keep(self) -> None:
         """Follows with the directory that is there, until `stop` or until it is refused."""
         self._failure = None
-        with self._opened():
-            indexing = threading.Thread(target=self._index, name="commitlog-index", daemon=True)
-            self._done = threading.Event()
-            indexing.start()
+        with self._locked():
             try:
-                self._follow()
-            finally:
-                self._done.set()
-                indexing.join()
-            self._raise_failure()
+                with self._recovered():
+                    self._follow_and_index()
+            except (DiskFull, QuotaExceeded) as error:
+                self._await_room(error)
+
+    def _follow_and_index(self) -> None:
+        indexing = threading.Thread(target=self._index, name="commitlog-index", daemon=True)
+        self._done = threading.Event()
+        indexing.start()
+        try:
+            self._follow()
+        finally:
+            self._done.set()
+            indexing.join()
+        self._raise_failure()
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[None]:
-        """Holds the lock of the directory, with its lanes recovered."""
+    def _locked(self) -> Iterator[None]:
+        """Holds the lock of the directory."""
         directory = self.directory
         directory.check_path()
         self._refuse_other_things()
         self.channel.create_directory(directory.path)
-        self._lock = take_lock(directory)
+        lock = take_lock(directory)
+        try:
+            yield
+        finally:
+            self.channel.close(lock)
+
+    @contextlib.contextmanager
+    def _recovered(self) -> Iterator[None]:
+        """Has the lanes of the directory recovered."""
+        directory = self.directory
         try:
             mark = load_mark(directory)
             if mark is not None and directory.file.exists():  # else it was killed before it had anything
@@ -173,7 +192,6 @@ class Replica:
             for lane in self.lanes.values():
                 lane.close()
             self.lanes.clear()
-            self.channel.close(self._lock)
 
     def _refuse_other_things(self) -> None:
         """Raises ReplicaRefused for a directory that is neither a replica nor empty."""
@@ -221,7 +239,7 @@ class Replica:
                 with connect(self.source, self._credentials) as peer:
                     welcome = self._greet(peer)
                     failures = 0
-                    self._full = ""
+                    self._full = self.mark.waits_for = ""
                     self._tell(f"following {self.source}, epoch {welcome.epoch}")
                     self._receive(peer, welcome)
             except ssl.SSLError as error:
@@ -236,6 +254,7 @@ class Replica:
                 self._lost()
             pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
             self._tell(f"no connection to {self.source}: {why}; again in {pause:g} s")
+            self.mark.waits_for = f"a connection to {self.source}"
             failures += 1
             self._stop_event.wait(pause)
 
@@ -316,13 +335,13 @@ class Replica:
                 if incoming.unsynced < _SYNC_BYTES:
                     continue
             acknowledgements = incoming.sync(beside=is_more)
-            incoming.note_behind(self._clock.wall_ms())
             now = self._clock.monotonic_ns()
             if not acknowledgements and now - said >= heartbeat_ms * 1_000_000:
                 acknowledgements = ACKNOWLEDGEMENT.pack(NO_LANE, 0)
             if acknowledgements:
                 peer.sendall(acknowledgements)
                 said = now
+            incoming.note_behind(self._clock.wall_ms())
             if now - heard > welcome.housekeeping_ms * 1_000_000:
                 raise TimeoutError(f"it has said nothing for {welcome.housekeeping_ms / 1000:g} s")
             if not is_more:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
+from commitlog.disk.replica_files import ReplicaState
 from commitlog.errors import CommitLogError
 from commitlog.watching.health import health
 from commitlog.watching.rates import rates
@@ -31,9 +32,9 @@ FIRST_SECONDS = 0.25
 class Looks:
     """Takes looks until it is closed. Use it as a context manager.
 
-    A look is a plain dict: `number`, `time_ms`, the `store`, its `health`, its `space`, and the
-    rates of `commitlog.watching.rates`. Where the store can't be looked at, it has an `error` in
-    their place, and the next look is taken all the same.
+    A look is a plain dict: `number`, `time_ms`, the `store`, its `health`, its `space`, its
+    `replicas` and `forwarders`, and the rates of `commitlog.watching.rates`. Where the store can't
+    be looked at, it has an `error` in their place, and the next look is taken all the same.
 
     Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
@@ -94,6 +95,18 @@ class Looks:
         return {"time_ms": self._watch.clock.wall_ms(), "error": text}
 
 
+def _replica(replica: ReplicaState, now_ms: int) -> dict[str, Any]:
+    return {
+        "name": replica.name,
+        "state": replica.state,
+        "lanes": len(replica.acknowledged),
+        "in_sync": len(replica.in_sync),
+        "behind_bytes": replica.behind_bytes,
+        "behind_ms": replica.behind_ms(now_ms),
+        "bytes_per_second": replica.sent_bytes_per_second,
+    }
+
+
 def _look(now: StoreSnapshot, earlier: StoreSnapshot) -> dict[str, Any]:
     facts, verdict = now.statistics, health(now)
     return {
@@ -107,5 +120,7 @@ def _look(now: StoreSnapshot, earlier: StoreSnapshot) -> dict[str, Any]:
         },
         "health": asdict(verdict),
         "space": asdict(now.space),
+        "replicas": [_replica(replica, now.time_ms) for replica in now.replicas],
+        "forwarders": [asdict(forwarder) for forwarder in now.forwarders],
         **asdict(rates(now, earlier)),
     }

@@ -192,7 +192,8 @@ def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reaso
         text = f"it is a replica of {facts.replica_of}, and no `commitlog replica` keeps it up to date"
         yield _reason("stopped", text, f"start that again, or `commitlog promote {facts.path}`")
     elif facts.replica_behind_ms > limits.replica_behind_ms:
-        text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago"
+        waits = f"; it waits for {facts.replica_waits_for}" if facts.replica_waits_for else ""
+        text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago{waits}"
         yield _reason("replica-behind", text, "see what `commitlog replica` says")
 
 
@@ -274,7 +275,7 @@ def _replicas(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]
     path = snapshot.statistics.path
     for replica in snapshot.replicas:
         name, behind = replica.name, f"{counted(replica.behind_bytes, 'byte')} behind"
-        late_ms = snapshot.time_ms - replica.behind_since_ms if replica.behind_since_ms else 0
+        late_ms = replica.behind_ms(snapshot.time_ms)
         if not replica.connected:
             why = f": {replica.refusal}" if replica.refusal else ""
             way_out = f"start it again, or `commitlog replicas {path} --forget {name}`"

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from scripts.benchmarks import kafka_broker, machine, markdown, report
+from scripts.benchmarks import java_servers, machine, markdown, report
 from scripts.benchmarks.harness import Bench, Part, say
 from scripts.benchmarks.settings import AGAINST, QUICK_REPEATS, QUICK_SCALE, REPEATS, Settings
 
@@ -93,16 +93,16 @@ def settings_of(given: argparse.Namespace) -> Settings:
 
 
 def install() -> None:
-    """Installs the contestants: Python packages here, Kafka's jars into Maven's own store."""
+    """Installs the contestants: Python packages here, jars into Maven's own store."""
     say("installing the packages of the dependency group bench")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, "--group", f"{ROOT / 'pyproject.toml'}:bench"], check=True)
     if not shutil.which("mvn"):
-        say("Kafka's jars come with Maven, which is not here; on Debian or Ubuntu: apt install maven")
+        say("the jars of Kafka and RocketMQ come with Maven, which is not here; on Debian or Ubuntu: apt install maven")
         return
-    for project in ("broker", "spark"):
-        say(f"fetching Kafka's jars: {project}")
-        kafka_broker.jars(project, fetch=True)
+    for pom in java_servers.POMS:
+        say(f"fetching jars: {pom.parent.name}, {pom.stem}")
+        java_servers.jars(pom, fetch=True)
 
 
 def main(words: list[str]) -> int:

@@ -1,31 +1,21 @@
-"""A real Kafka: one broker (KRaft) on this machine, paused while others have their turn.
-
-Maven fetches its jars.
-"""
+"""A real Kafka: one broker (KRaft) on this machine, or two, paused while others have their turn."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import os
-import shutil
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from scripts.benchmarks.harness import Bench, Sample, Stopwatch
-from scripts.benchmarks.rivals import INSTALL, module_or_skip, wait_for
+from scripts.benchmarks.java_servers import HERE, Servers, free_ports, jars, servers, why_not
+from scripts.benchmarks.rivals import module_or_skip, wait_for
 
 NAME = "Kafka"
-HERE = Path(__file__).parent / "kafka"
-FETCH_SECONDS = 900
+POM = HERE / "kafka" / "broker.xml"
 _FIRST = """
 process.roles=broker,controller
 node.id=1
@@ -51,49 +41,13 @@ broker.session.timeout.ms=3600000
 """
 
 
-def jars(project: str, fetch: bool = False) -> str | None:
-    """The class path of a POM in kafka/; None where its jars are not here.
-
-    With `fetch` they are fetched first.
-    """
-    pom = HERE / f"{project}.xml"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "commitlog-benchmarks"
-    known = cache / f"{project}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
-        return known.read_text()
-    if not fetch:
-        return None
-    cache.mkdir(parents=True, exist_ok=True)
-    draft = known.with_name(f"{known.name}.{os.getpid()}")
-    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", "-DincludeScope=runtime"]
-    subprocess.run([*command, f"-Dmdep.outputFile={draft}"], check=True, timeout=FETCH_SECONDS)
-    draft.rename(known)
-    return known.read_text()
-
-
-def why_not(project: str) -> str:
-    """Why the jars of a POM are not here, and what to do about it."""
-    if not shutil.which("java"):
-        return "no java on PATH; on Debian or Ubuntu: apt install default-jre-headless"
-    if jars(project) is None:
-        tools = "" if shutil.which("mvn") else ", which needs Maven (apt install maven)"
-        return f"its jars are not here: {INSTALL}{tools}"
-    return ""
-
-
-def version() -> str:
-    """The broker's version; empty where its jars are not here."""
-    names = [Path(jar).stem for jar in (jars("broker") or "").split(":")]
-    return next((name.rpartition("-")[2] for name in names if name.startswith("kafka_2.13-")), "")
-
-
 class Broker:
     """A running broker, or a cluster of two. `address` is what clients connect to."""
 
-    def __init__(self, client: Any, processes: list[subprocess.Popen[bytes]], port: int) -> None:
+    def __init__(self, client: Any, servers: Servers, port: int) -> None:
         self.client = client
         self.address = f"127.0.0.1:{port}"
-        self._processes = processes
+        self._servers = servers
         self._admin: Any = None
         self._topics = 0
 
@@ -115,7 +69,7 @@ class Broker:
         self._topics += 1
         name = f"bench-{self._topics}"
         wanted = _admin_module().NewTopic(
-            name, num_partitions=partitions, replication_factor=len(self._processes), config=config or {}
+            name, num_partitions=partitions, replication_factor=len(self._servers), config=config or {}
         )
         self._wake()
         try:
@@ -136,17 +90,15 @@ class Broker:
             self.pause()
 
     def _wake(self) -> None:
-        for process in self._processes:
-            os.kill(process.pid, signal.SIGCONT)
+        self._servers.wake()
         self.admin().list_topics(timeout=60)
 
     def cpu_seconds(self) -> float:
         """CPU time of the broker so far."""
-        return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes)
+        return self._servers.cpu_seconds()
 
     def pause(self) -> None:
-        for process in self._processes:
-            os.kill(process.pid, signal.SIGSTOP)
+        self._servers.pause()
 
     def producer(self, topic: str, **settings: Any) -> Any:
         """A producer that already knows the topic's leader."""
@@ -170,65 +122,31 @@ def broker(bench: Bench, *, replicated: bool = False) -> Iterator[Broker | None]
     Where there can't be one it gives None and says why.
     """
     client = module_or_skip(bench, NAME, "confluent_kafka")
-    reason = why_not("broker")
+    reason = why_not(POM)
     if client is None or reason:
         if client is not None:
             bench.skip(NAME, reason)
         yield None
         return
     port, second, controller = free_ports(3)
-    processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
-        try:
-            processes.append(_start(stack.enter_context(bench.room()), _FIRST, port, controller))
-            if replicated:
-                processes.append(_start(stack.enter_context(bench.room()), _SECOND, second, controller))
-            running = Broker(client, processes, port)
-            _await_brokers(running.admin(), processes)
-            running.pause()
-            yield running
-        finally:
-            for process in processes:
-                os.kill(process.pid, signal.SIGCONT)
-                process.kill()
-                process.wait()
+        started = stack.enter_context(servers())
+        last = _start(started, stack.enter_context(bench.room()), _FIRST, port, controller)
+        if replicated:
+            last = _start(started, stack.enter_context(bench.room()), _SECOND, second, controller)
+        running = Broker(client, started, port)
+        wait_for(lambda: len(running.admin().list_topics(timeout=60).brokers) == len(started), last, 120)
+        started.pause()
+        yield running
 
 
-def _await_brokers(admin: Any, processes: list[subprocess.Popen[bytes]]) -> None:
-    wait_for(lambda: len(admin.list_topics(timeout=60).brokers) == len(processes), processes[-1], 120)
-
-
-def _start(room: Path, role: str, port: int, controller: int) -> subprocess.Popen[bytes]:
+def _start(started: Servers, room: Path, role: str, port: int, controller: int) -> subprocess.Popen[bytes]:
     properties = room / "server.properties"
     properties.write_text((role + _PROPERTIES).format(port=port, controller=controller, data=room / "data"))
-    java = ["java", "-Xmx1g", "-Xms1g", f"-Duser.home={room}", "-cp", jars("broker") or ""]
-    output: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    java = ["java", "-Xmx1g", "-Xms1g", f"-Duser.home={room}", "-cp", jars(POM) or ""]
     format_ = [*java, "kafka.tools.StorageTool", "format", "-t", "YmVuY2htYXJrLW9uLW9uZQ", "-c", str(properties)]
-    subprocess.run(format_, check=True, timeout=120, **output)
-    process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], **output)
-    try:
-        wait_for(lambda: _listens(port), process, 120)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    return process
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+    subprocess.run(format_, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return started.start([*java, "kafka.Kafka", str(properties)], port)
 
 
 def produce(broker: Broker, body: bytes, count: int, delivered: bool = False, **settings: Any) -> Sample:

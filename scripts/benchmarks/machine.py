@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 import commitlog
-from scripts.benchmarks import kafka_broker
+from scripts.benchmarks import java_servers, kafka_broker, rocketmq_pair
 
 _PACKAGES = (
     "numpy",
@@ -51,7 +51,11 @@ def describe(directory: Path) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions of the packages that are installed, of SQLite, and of the servers."""
     found = {"commitlog": commitlog.__version__, "sqlite": sqlite3.sqlite_version}
-    for name, version in (("Kafka's broker", kafka_broker.version()), *map(_program, _PROGRAMS)):
+    brokers = [
+        ("Kafka's broker", java_servers.version(kafka_broker.POM, "kafka_2.13")),
+        ("RocketMQ's broker", java_servers.version(rocketmq_pair.POM, "rocketmq-broker")),
+    ]
+    for name, version in (*brokers, *map(_program, _PROGRAMS)):
         if version:
             found[name] = version
     for name in _PACKAGES:

@@ -20,13 +20,15 @@ import psutil
 import commitlog
 from commitlog.receipt import Level
 from commitlog.replicas.promotion import promote
-from scripts.benchmarks import floors, kafka_broker, serve
+from scripts.benchmarks import floors, kafka_broker, rocketmq_pair, serve
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import PERCENTILES, Bench, Metric, Sample, Stopwatch, Turn, percentiles
+from scripts.benchmarks.java_servers import free_ports
 from scripts.benchmarks.ours import running_store, warm_producer
 
 FLOOR = "1 × pwrite + fdatasync"
-FLUSHED, REPLICATED, KAFKA = "flushed", "replicated", "Kafka, two brokers"
+FLUSHED, REPLICATED = "flushed", "replicated"
+KAFKA, ROCKETMQ = "Kafka, two brokers", "RocketMQ, SYNC_MASTER and slave"
 SIZE = 1024
 PROMOTED = "promoted, and opened"
 _CATCH_UP = (
@@ -44,13 +46,20 @@ def run(bench: Bench) -> None:
         broker = stack.enter_context(kafka_broker.broker(bench, replicated=True))
         room = stack.enter_context(bench.room())
         files = serve.certificates(room)
-        _one_at_a_time(bench, broker, room, files)
+        pair = stack.enter_context(rocketmq_pair.pair(bench, SIZE))
+        _one_at_a_time(bench, broker, pair, room, files)
         _throughput(bench, files)
         _catch_up(bench, room, files)
         _promotion(bench, room, files)
 
 
-def _one_at_a_time(bench: Bench, broker: kafka_broker.Broker | None, room: Path, files: dict[str, str]) -> None:
+def _one_at_a_time(
+    bench: Bench,
+    broker: kafka_broker.Broker | None,
+    pair: rocketmq_pair.Pair | None,
+    room: Path,
+    files: dict[str, str],
+) -> None:
     count = bench.settings.count(1000, least=50)
     with contextlib.ExitStack() as stack:
         store, _ = stack.enter_context(replicated_store(bench, files))
@@ -63,13 +72,17 @@ def _one_at_a_time(bench: Bench, broker: kafka_broker.Broker | None, room: Path,
         }
         if broker is not None:
             contestants[KAFKA] = partial(_kafka, broker, max(count // 4, 20))
+        if pair is not None:
+            contestants[ROCKETMQ] = lambda: percentiles(pair.send(max(count // 4, 20)))
         bench.compare(
             "1 KB, one at a time, with a replica",
             PERCENTILES,
             FLOOR,
             contestants,
             messages=count,
-            Kafka="acks=all, min.insync.replicas=2, flush.messages=1, linger 0",
+            replicated="synced on both sides",
+            Kafka="acks=all, min.insync.replicas=2, flush.messages=1, linger 0: synced by both brokers",
+            RocketMQ="SYNC_FLUSH, inSyncReplicas=2: synced by the master; in memory at the slave, which syncs behind",
         )
         bench.compare(
             "nothing is sent",
@@ -229,7 +242,7 @@ def replicated_store(
     bench: Bench, files: dict[str, str], *, followed: bool = True
 ) -> Iterator[tuple[commitlog.Store, str]]:
     """A new store, and the address where its replicas come. With `followed` one follows it."""
-    (port,) = kafka_broker.free_ports(1)
+    (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     own = {"listen": address, "certificate": files["certificate"], "key": files["key"], "authority": files["ca"]}
     with contextlib.ExitStack() as stack:

@@ -18,7 +18,7 @@ from typing import Any
 
 import commitlog
 from commitlog.errors import how_to_install
-from scripts.benchmarks import columns, floors, kafka_broker, live
+from scripts.benchmarks import columns, floors, java_servers, kafka_broker, live
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store
@@ -27,6 +27,7 @@ RATE = (Metric("rate", "rows/s", "higher"),)
 WHOLE = Metric("whole", "rows/s of the whole run, the start of the query with it", "higher")
 SIZES, QUICK_SIZES = (100, 1024), (100,)
 LANES = 2
+_CONNECTOR = java_servers.HERE / "kafka" / "spark.xml"
 _BATCHES = 4
 FOR_SPEED = (
     "spark.python.unix.domain.socket.enabled",
@@ -247,14 +248,14 @@ def _config(room: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(room / "warehouse"),
     }
-    if (connector := kafka_broker.jars("spark")) is not None:
+    if (connector := java_servers.jars(_CONNECTOR)) is not None:
         config["spark.jars"] = connector.replace(":", ",")
     return config
 
 
 @contextlib.contextmanager
 def some_broker(bench: Bench) -> Iterator[kafka_broker.Broker | None]:
-    if reason := kafka_broker.why_not("spark"):
+    if reason := java_servers.why_not(_CONNECTOR):
         bench.skip(kafka_broker.NAME, f"Spark's Kafka source: {reason}")
         yield None
         return

@@ -197,6 +197,13 @@ TARGETS = (
         ),
     ),
     Target("replicate", "Kafka's p50 by ours", "≥", 1, _ratio(_EACH, "Kafka, two brokers", "replicated", "p50")),
+    Target(
+        "replicate",
+        "RocketMQ's p50 by ours",
+        "≥",
+        1,
+        _ratio(_EACH, "RocketMQ, SYNC_MASTER and slave", "replicated", "p50"),
+    ),
     Target("replicate", "the HAService idle, of a core", "≤", 0.005, _plain("nothing is sent", "HAService", "core")),
     Target("replicate", "the replica idle, of a core", "≤", 0.005, _plain("nothing is sent", "replica", "core")),
     Target(

@@ -22,8 +22,8 @@ from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError
 
 _RECEIVE_BYTES = 1 << 16
-_FRAME_BYTES = 1 << 19
-"""How much a connection reads and sends at a time: as much as stays in a core's cache meanwhile."""
+_FRAME_BYTES = 2 << 20
+"""How much a connection reads and sends at a time. Less costs both sides more CPU a byte."""
 _SECOND_NS = 1_000_000_000
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,10 @@ class InSync:
     """The acknowledgements of all connected replicas that count. Any thread may use it.
 
     `peer` names a connection: a replica that comes again is another peer. `name` is the replica's.
-    A connection that is half open stays for a while, so two of one name count as one replica.
+    RocketMQ's slaves have the name of their address, which others may share, as through a tunnel.
+    So two of one name may be two replicas, or one whose last connection is half open. They count as
+    two only where each has acknowledged what was flushed after both had come: nobody gets that by a
+    connection that he has left.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class InSync:
         self._members: dict[int, set[object]] = {lane: set() for lane in range(lanes)}
         self._names: dict[object, str] = {}
         """Peer → the name of its replica."""
+        self._came: dict[object, list[int]] = {}
+        """Peer → how far each lane was flushed when it came."""
         self._came_in_at: dict[int, int] = {}
         """How far a replica has to be to come in: what an earlier pool counted is unknown here."""
         for lane in range(lanes):
@@ -46,10 +51,15 @@ class InSync:
             row[Lane.IN_SYNC] = 0
             self._came_in_at[lane] = row[Lane.REPLICATED] or row[Lane.FLUSHED]
 
-    def acknowledge(self, peer: object, name: str, lane: int, where: int) -> int:
-        """Notes that a peer has a lane up to `where`. Returns by how far REPLICATED moved."""
+    def come(self, peer: object, name: str) -> None:
+        """Notes a new peer. It has to be called before the peer can be heard."""
         with self._lock:
             self._names[peer] = name
+            self._came[peer] = [self._control.row(lane)[Lane.FLUSHED] for lane in self._acknowledged]
+
+    def acknowledge(self, peer: object, lane: int, where: int) -> int:
+        """Notes that a peer has a lane up to `where`. Returns by how far REPLICATED moved."""
+        with self._lock:
             self._acknowledged[lane][peer] = where
             return self._count(lane)
 
@@ -61,6 +71,7 @@ class InSync:
                     self._members[lane].discard(peer)
                     self._count(lane)
             self._names.pop(peer, None)
+            self._came.pop(peer, None)
 
     def look(self) -> None:
         """Puts out who has fallen too far behind without saying anything."""
@@ -72,6 +83,18 @@ class InSync:
     def is_member(self, peer: object, lane: int) -> bool:
         return peer in self._members[lane]
 
+    def _replicas(self, lane: int) -> int:
+        """How many replicas the members are, at least."""
+        acknowledged, last_came = self._acknowledged[lane], dict[str, int]()
+        for peer in acknowledged:
+            name = self._names[peer]
+            last_came[name] = max(last_came.get(name, 0), self._came[peer][lane])
+        names = [self._names[peer] for peer in self._members[lane]]
+        proven = [
+            self._names[peer] for peer in self._members[lane] if acknowledged[peer] > last_came[self._names[peer]]
+        ]
+        return sum(max(proven.count(name), 1) for name in set(names))
+
     def _count(self, lane: int) -> int:
         row, members = self._control.row(lane), self._members[lane]
         flushed, replicated = row[Lane.FLUSHED], row[Lane.REPLICATED]
@@ -80,7 +103,7 @@ class InSync:
                 members.discard(peer)
             elif where >= max(replicated, self._came_in_at[lane]):
                 members.add(peer)
-        count = row[Lane.IN_SYNC] = len({self._names[peer] for peer in members})
+        count = row[Lane.IN_SYNC] = self._replicas(lane)
         if count < self._config.min_in_sync:
             return 0
         everywhere = min(self._acknowledged[lane][peer] for peer in members)

@@ -80,6 +80,7 @@ class Peers:
             state.connects += 1
             state.seen_ms = self._clock.wall_ms()
             self._connections.append(connection)
+            self.in_sync.come(connection, name)
             connection.start()
         log.info("%s: connected from %s", name, address)
 
@@ -93,7 +94,7 @@ class Peers:
     def acknowledged(self, connection: HAConnection, lane: int, where: int, counts: bool) -> None:
         """Notes how far a replica has a lane. `counts` says that it counts for REPLICATED."""
         row = self.control.row(lane)
-        moved = self.in_sync.acknowledge(connection, connection.peer_name, lane, where) if counts else 0
+        moved = self.in_sync.acknowledge(connection, lane, where) if counts else 0
         with self._lock:
             if moved and where >= row[Lane.FLUSHED] and row[Lane.FLUSHED_NS]:
                 self._count_action(max(row[Lane.REPLICATED_NS] - row[Lane.FLUSHED_NS], 0))

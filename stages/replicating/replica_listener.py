@@ -179,7 +179,7 @@ class ReplicaListener:
     def _completed(self, connection: ReplicaConnection, said: Mapping[int, int]) -> None:
         """Counts a replica that could be promoted from now on. It has all of an empty lane."""
         for lane in range(self._lanes):
-            self._peers.in_sync.acknowledge(connection, connection.peer_name, lane, said.get(lane, 0))
+            self._peers.in_sync.acknowledge(connection, lane, said.get(lane, 0))
 
     def close(self) -> None:
         """Ends the thread, and closes the port."""

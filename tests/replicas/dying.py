@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _CHANGES = ("pwrite", "ftruncate", "posix_fallocate", "mkdir", "rmdir", "unlink", "rename")
@@ -44,6 +44,26 @@ class DyingOs:
         self.changes += 1
         if self.changes == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingChildren:
+    """An `os` that kills each forked child of this process before the N-th file that it opens.
+
+    `armed` says from when on.
+    """
+
+    def __init__(self, last: int, armed: Callable[[], bool]) -> None:
+        self._last, self._armed, self._parent, self._opened = last, armed, os.getpid(), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, *arguments: Any, **more: Any) -> int:
+        if os.getpid() != self._parent and self._armed():
+            self._opened += 1
+            if self._opened == self._last:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return os.open(*arguments, **more)
 
 
 def run(last: int, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from typer.testing import CliRunner
 
+from commitlog.cli.app import app
 from commitlog.errors import DiskInputOutput, ReplicaNotAvailable, ReplicationTimeout
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
@@ -61,6 +64,10 @@ FULL = {
 }
 
 
+def stat(scene: Scene) -> str:
+    return CliRunner().invoke(app, ["stat", str(scene.copy)]).output
+
+
 @pytest.mark.parametrize("what", with_nightly(["a sync"], [what for what in FULL if what != "a sync"]))
 def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(scene: Scene, what: str) -> None:
     """Nothing counts as replicated that it does not have. The primary and its producers go on."""
@@ -72,6 +79,7 @@ def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(scene: Scene, w
         producer.flush("flushed", 60)
         wait_until(lambda: any("there is room" in line for line in copy.said), f"it says so: {copy.said}")
         wait_until(lambda: store.statistics().lanes[0].in_sync == 0, "it is not in sync")
+        wait_until(lambda: re.search(r" [1-9][0-9,]* ms behind, waits for room (on|in) its", stat(scene)), "stat, too")
         if what in ("a segment", "half a record", "a sync"):
             with pytest.raises((ReplicaNotAvailable, ReplicationTimeout)):
                 receipts[-1].wait("replicated", 0.5)
@@ -82,6 +90,7 @@ def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(scene: Scene, w
         producer.flush("replicated", 60)
         await_copy(scene)
         check_equal(scene)
+        wait_until(lambda: " 0 ms behind" in stat(scene) and "waits for" not in stat(scene), "nothing is in its way")
 
 
 def test_a_broken_disk_ends_a_replica(scene: Scene) -> None:

@@ -6,17 +6,22 @@ lost, nothing is doubled, and what is set aside is counted, all of it.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from commitlog.disk import file_channel
 from commitlog.disk.replica_mark import mark_superseded
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import StoreRefused, StoreSuperseded
+from commitlog.errors import RecoveryError, StoreRefused, StoreSuperseded
 from commitlog.inspecting.verify import verify_store
+from commitlog.opening import parallel_recovery
 from commitlog.replicas.promotion import promote
 from tests.nightly import with_nightly
 from tests.replicas import dying
@@ -36,6 +41,18 @@ def leave_torn_record(path: Path) -> None:
             file.seek(end - int(segment.name))
             file.write(head)
 
+
+@contextmanager
+def children_die(last: int, armed: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Recovery takes a child for each lane, and kill -9 meets them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel_recovery, "WORTH_BYTES", 0)
+        patch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+        patch.setattr(file_channel, "os", dying.DyingChildren(last, armed))
+        yield
+
+
+KILLED_CHILD = "process that recovered it ended with -9; do the same again"
 
 # ---- promote ------------------------------------------------------------------------------------
 
@@ -74,6 +91,19 @@ def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[
     assert values_of(path) == Counter(values + more)
 
 
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_promotion_whose_recovery_is_killed_is_repeated(scene: Scene, last: int) -> None:
+    with copied(scene) as values:
+        ends = flushed_of(scene.copy)
+    leave_torn_record(scene.copy)
+    with children_die(last), pytest.raises(RecoveryError, match=KILLED_CHILD):
+        promote(scene.copy)
+    with pytest.raises(StoreRefused, match="commitlog promote"):
+        scene.open(scene.copy)
+    assert promote(scene.copy).ends == ends
+    check_promoted(scene, scene.copy, ends, values)
+
+
 # ---- rejoin -------------------------------------------------------------------------------------
 
 
@@ -98,3 +128,22 @@ def test_a_rejoin_that_was_killed_is_repeated(scene: Scene, most: int) -> None:
             assert rejoined(new, path) == len(surplus), point
             check_rejoined(path, common, surplus)
             shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("behind_the_cut", [False, True], ids=["at first", "behind the cut"])
+def test_a_rejoin_whose_recovery_is_killed_is_repeated(scene: Scene, behind_the_cut: bool) -> None:
+    with promoted(scene) as new:
+        common = values_of(scene.primary)
+        with scene.open(listen="") as store:
+            surplus = send(store, "old", 50)
+        mark = StoreDirectory(scene.primary).replica_file
+        with (
+            children_die(2, lambda: mark.exists() or not behind_the_cut),
+            pytest.raises(RecoveryError, match=KILLED_CHILD),
+        ):
+            rejoined(new, scene.primary)
+        assert mark.exists() == behind_the_cut
+        with pytest.raises((StoreRefused, StoreSuperseded), match="commitlog"):
+            scene.open(scene.primary)
+        assert rejoined(new, scene.primary) == len(surplus)
+        check_rejoined(scene.primary, common, surplus)

@@ -15,7 +15,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import StoreSuperseded
 from commitlog.record.layout import Buffer
 from commitlog.replicas import promotion
-from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.lane_copy import Joiner, LaneCopy
 from commitlog.replicas.wire import Hello
 from commitlog.shm.layout import Lane
 from commitlog.stages.replicating.in_sync import InSync
@@ -81,7 +81,7 @@ def only_what_is_synced_is_acknowledged(path: Path) -> None:
     lane = LaneCopy(directory, StoreFacts("0" * 32, SEGMENT_BYTES), 0)
     lane.begin(0)
     try:
-        lane.write(0, data[:SEGMENT_BYTES])
+        lane.write(0, data[:SEGMENT_BYTES], Joiner())
         lane.sync()
         assert lane.durable > 0
         assert not channel.dirty, "what is not synced is acknowledged"
@@ -134,7 +134,8 @@ def a_lost_replica_counts_no_more(path: Path) -> None:
     row = control.row(0)
     row[Lane.FLUSHED] = 100
     in_sync = InSync(control, 1, ReplicationConfig(), SYSTEM_CLOCK, lambda *_: None)  # type: ignore[arg-type]
-    in_sync.acknowledge(replica, "copy", 0, 100)
+    in_sync.come(replica, "copy")
+    in_sync.acknowledge(replica, 0, 100)
     assert row[Lane.IN_SYNC] == 1
     in_sync.leave(replica)
     assert row[Lane.IN_SYNC] == 0, "a lost replica counts"

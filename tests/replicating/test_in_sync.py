@@ -31,6 +31,13 @@ def in_sync(store: IdleStore, config: ReplicationConfig = CONFIG, notices: Notic
     return InSync(store.control, 2, config, SetClock(), lambda *notice: said.append(notice))
 
 
+def acknowledge(replicas: InSync, peer: str, lane: int, where: int) -> int:
+    """What a peer says that has a name of its own. It comes with its first word."""
+    if peer not in replicas._names:
+        replicas.come(peer, peer)
+    return replicas.acknowledge(peer, lane, where)
+
+
 def facts(store: IdleStore) -> tuple[int, int]:
     return store.get(0, Lane.REPLICATED), store.get(0, Lane.IN_SYNC)
 
@@ -38,9 +45,9 @@ def facts(store: IdleStore) -> tuple[int, int]:
 def test_a_replica_comes_in_when_it_has_all_and_goes_out_when_it_is_far_behind(store: IdleStore) -> None:
     """What was flushed before is what it has to have: an earlier pool may have counted it."""
     replicas = in_sync(store)
-    replicas.acknowledge("a", "a", 0, 499)
+    acknowledge(replicas, "a", 0, 499)
     assert facts(store) == (0, 0)
-    assert replicas.acknowledge("a", "a", 0, 500) == 500
+    assert acknowledge(replicas, "a", 0, 500) == 500
     assert facts(store) == (500, 1)
     store.set(0, FLUSHED=1_499)
     replicas.look()
@@ -48,19 +55,19 @@ def test_a_replica_comes_in_when_it_has_all_and_goes_out_when_it_is_far_behind(s
     store.set(0, FLUSHED=1_500)
     replicas.look()
     assert facts(store) == (500, 0)
-    assert replicas.acknowledge("a", "a", 0, 1_500) == 1_000
+    assert acknowledge(replicas, "a", 0, 1_500) == 1_000
     assert facts(store) == (1_500, 1)
 
 
 def test_what_counts_is_what_every_member_has(store: IdleStore) -> None:
     """So any of them can be promoted."""
     replicas = in_sync(store)
-    replicas.acknowledge("a", "a", 0, 500)
-    replicas.acknowledge("b", "b", 0, 500)
+    acknowledge(replicas, "a", 0, 500)
+    acknowledge(replicas, "b", 0, 500)
     store.set(0, FLUSHED=600)
-    replicas.acknowledge("a", "a", 0, 600)
+    acknowledge(replicas, "a", 0, 600)
     assert facts(store) == (500, 2)
-    replicas.acknowledge("b", "b", 0, 550)
+    acknowledge(replicas, "b", 0, 550)
     assert facts(store) == (550, 2)
     replicas.leave("b")
     assert facts(store) == (600, 1)
@@ -69,53 +76,82 @@ def test_what_counts_is_what_every_member_has(store: IdleStore) -> None:
 def test_two_connections_of_one_replica_count_as_one(store: IdleStore) -> None:
     """The older one is half open. RocketMQ's slaves have no names of their own, but places."""
     replicas = in_sync(store, ReplicationConfig(listen="h:1", min_in_sync=2))
-    replicas.acknowledge("half open", "slave", 0, 500)
-    replicas.acknowledge("new", "slave", 0, 500)
+    replicas.come("half open", "slave")
+    replicas.acknowledge("half open", 0, 500)
+    store.set(0, FLUSHED=600)
+    replicas.come("new", "slave")
+    replicas.acknowledge("half open", 0, 600)  # it was on its way, and comes late
+    replicas.acknowledge("new", 0, 600)
     assert facts(store) == (0, 1)
-    replicas.acknowledge("other", "other", 0, 500)
-    assert facts(store) == (500, 2)
+    store.set(0, FLUSHED=700)
+    replicas.acknowledge("new", 0, 700)
+    assert facts(store) == (0, 1)
+    acknowledge(replicas, "other", 0, 700)
+    assert facts(store) == (600, 2)
+
+
+def test_two_slaves_of_one_address_count_as_two(store: IdleStore) -> None:
+    """Both come through a tunnel. Each has what was flushed after the other one had come."""
+    replicas = in_sync(store, ReplicationConfig(listen="h:1", min_in_sync=2))
+    for peer in ("one", "two"):
+        replicas.come(peer, "slave")
+        replicas.acknowledge(peer, 0, 500)
+    assert facts(store) == (0, 1)
+    store.set(0, FLUSHED=600)
+    replicas.acknowledge("one", 0, 600)
+    assert facts(store) == (0, 1)
+    replicas.acknowledge("two", 0, 550)
+    assert facts(store) == (550, 2)
+    replicas.come("three", "slave")  # may be one of them, which comes again
+    replicas.acknowledge("three", 0, 600)
+    assert facts(store) == (550, 1)
+    replicas.leave("one")
+    store.set(0, FLUSHED=700)
+    replicas.acknowledge("two", 0, 700)
+    replicas.acknowledge("three", 0, 700)
+    assert facts(store) == (700, 2)
 
 
 def test_an_acknowledgement_of_a_lost_replica_does_not_count(store: IdleStore) -> None:
     replicas = in_sync(store, ReplicationConfig(listen="h:1", min_in_sync=2))
-    replicas.acknowledge("a", "a", 0, 500)
-    replicas.acknowledge("b", "b", 0, 500)
+    acknowledge(replicas, "a", 0, 500)
+    acknowledge(replicas, "b", 0, 500)
     assert facts(store) == (500, 2)
     store.set(0, FLUSHED=600)
-    replicas.acknowledge("a", "a", 0, 600)
+    acknowledge(replicas, "a", 0, 600)
     replicas.leave("a")
-    replicas.acknowledge("b", "b", 0, 600)
+    acknowledge(replicas, "b", 0, 600)
     assert facts(store) == (500, 1)
-    replicas.acknowledge("c", "c", 0, 550)
+    acknowledge(replicas, "c", 0, 550)
     assert facts(store) == (550, 2)
 
 
 def test_one_that_comes_again_has_to_have_what_counted(store: IdleStore) -> None:
     replicas = in_sync(store)
-    replicas.acknowledge("a", "a", 0, 500)
+    acknowledge(replicas, "a", 0, 500)
     replicas.leave("a")
-    replicas.acknowledge("stale", "stale", 0, 400)
+    acknowledge(replicas, "stale", 0, 400)
     assert facts(store) == (500, 0)
-    replicas.acknowledge("stale", "stale", 0, 500)
+    acknowledge(replicas, "stale", 0, 500)
     assert facts(store) == (500, 1)
 
 
 def test_a_service_that_starts_again_counts_nobody_and_forgets_nothing(store: IdleStore) -> None:
-    in_sync(store).acknowledge("a", "a", 0, 500)
+    acknowledge(in_sync(store), "a", 0, 500)
     store.set(0, FLUSHED=700)
     replicas = in_sync(store)
     assert facts(store) == (500, 0)
-    replicas.acknowledge("a", "a", 0, 600)
+    acknowledge(replicas, "a", 0, 600)
     assert facts(store) == (600, 1)
 
 
 def test_who_listens_gets_a_notice(store: IdleStore) -> None:
     notices: Notices = []
     replicas = in_sync(store, notices=notices)
-    replicas.acknowledge("a", "a", 0, 500)
+    acknowledge(replicas, "a", 0, 500)
     assert notices == []
     store.set(0, FLUSHED=600, LISTENING=1)
-    replicas.acknowledge("a", "a", 0, 600)
+    acknowledge(replicas, "a", 0, 600)
     assert notices == [(0, 600, 600)]
 
 
@@ -146,7 +182,7 @@ def test_whoever_is_in_sync_has_what_counted(
                 replicas.look()
             elif step == "acknowledge":
                 has[values[0]] = min(has.get(values[0], 0) + int(str(values[1])), flushed)
-                replicas.acknowledge(values[0], str(values[0]), 0, has[values[0]])
+                acknowledge(replicas, str(values[0]), 0, has[values[0]])
             else:
                 has.pop(values[0], None)
                 replicas.leave(values[0])

@@ -175,6 +175,21 @@ def test_a_sync_master_sends_when_the_replica_has_it(tmp_path: Path) -> None:
         assert left.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 
 
+def test_two_slaves_of_one_address_count_as_two(tmp_path: Path) -> None:
+    """As through a tunnel: their protocol has no names."""
+    with replicated(tmp_path / "store", min_in_sync=2) as (store, producer):
+        fill(producer)
+        port = slave_port(store.path)
+        with Slave(port) as one, Slave(port) as two, following(one), following(two):
+
+            def both_count() -> bool:
+                producer.send("orders", b"both get it").wait("flushed", 60)
+                return store.statistics().lanes[0].in_sync == 2
+
+            wait_until(both_count, "both count")
+            producer.send("orders", b"both have it").wait("replicated", 60)
+
+
 @contextmanager
 def replicated_sync(path: Path) -> Iterator[tuple[commitlog.Store, commitlog.Producer, Slave]]:
     with (

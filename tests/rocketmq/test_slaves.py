@@ -29,6 +29,7 @@ CONFIG: dict[str, Any] = {
     "store": {"segment_bytes": SEGMENT, "max_lanes": 2},
     "replication": {"slave_listen": "127.0.0.1:0", "heartbeat_ms": 500},
 }
+BROKER_POM = "../../scripts/benchmarks/rocketmq/broker.xml"
 POMS = {"Slave5": "pom.xml", "Slave4": "pom-4.xml"}
 PATIENCE = 180
 OPENED = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")]
@@ -165,7 +166,7 @@ def test_consumers_of_rocketmq_read_from_a_slave_broker(tmp_path: Path) -> None:
     root = tmp_path / "slave"
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_text(page)
-    command = ["java", "-Xmx700m", f"-Duser.home={tmp_path / 'home'}", "-cp", class_path("pom-broker.xml")]
+    command = ["java", "-Xmx700m", f"-Duser.home={tmp_path / 'home'}", "-cp", class_path(BROKER_POM)]
     command += [
         str(HERE / "SlaveBroker.java"),
         str(root),

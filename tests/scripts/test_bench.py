@@ -20,7 +20,7 @@ from scripts.benchmarks.settings import Settings
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
-ABSENT = ("Kafka", "LMDB", "sixteen")  # what a quick run without other packages can't judge
+ABSENT = ("Kafka", "LMDB", "RocketMQ", "sixteen")  # what a quick run without other packages can't judge
 
 ROWS = {
     "recover": {"full scan, 100 B", "full scan, 10 B to 4 KB", "two lanes side by side"},
@@ -31,7 +31,7 @@ ROWS = {
 
 
 def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs scripts/bench with an empty cache of the user, where Kafka's jars would be.
+    """Runs scripts/bench with an empty cache of the user, where the jars of others would be.
 
     So it runs the same on every machine.
     """

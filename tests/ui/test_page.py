@@ -19,6 +19,9 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 import commitlog
+from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.ui.looks import Looks
 from commitlog.ui.server import CONNECTIONS_MAX
 from tests.browser import BROWSER, browse
@@ -161,6 +164,23 @@ def test_looks_have_what_the_page_shows(tmp_path: Path) -> None:
     assert [(topic["topic"], topic["messages"]) for topic in look["topics"]] == [("orders", 2)]
     assert {stage["stage"] for stage in look["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
     assert later[0]["number"] == look["number"] + 1
+
+
+@needs_browser
+def test_a_browser_shows_replicas_and_forwarders_where_there_are_any(tmp_path: Path) -> None:
+    store = StoreDirectory(small_store(tmp_path / "store").path)
+    hidden = "document.getElementById('replicas').parentElement.hidden"
+    with serving(store.path) as address, browse(address, tmp_path / "profile") as page:
+        page.see("#lanes", "uncommitted")
+        assert page.ask(hidden)
+        ReplicaFiles(store).save(
+            ReplicaState("at-db2", "replica", store.load().id, acknowledged={0: 10}, behind_bytes=2_000)
+        )
+        write_forwarder(store, ForwarderStatistics("to-lake", "kafka:9092", os.getpid(), last_error="no route"))
+        assert "2 kB" in page.see("#replicas", "at-db2")
+        assert "no route" in page.see("#forwarders", "to-lake")
+        assert not page.ask(hidden)
+        assert page.complaints == []
 
 
 def test_messages_from_an_offset_or_the_end(tmp_path: Path) -> None:

@@ -93,6 +93,25 @@ function show(look) {
     ["in use", (reader) => (reader.running ? "yes" : "no")],
     ["moved", (reader) => `${duration(reader.still_ms * 1000)} ago`],
   ], look.readers, (reader) => reader.warning);
+  fill("replicas", [
+    ["replica", (replica) => replica.name, "text"],
+    ["state", (replica) => replica.state, "text"],
+    ["lanes in sync", (replica) => `${replica.in_sync} of ${replica.lanes}`],
+    ["behind", (replica) => bytes(replica.behind_bytes)],
+    ["behind for", (replica) => duration(replica.behind_ms * 1000)],
+    ["bytes/s", (replica) => bytes(replica.bytes_per_second)],
+  ], look.replicas, (replica) => replica.state !== "connected");
+  fill("forwarders", [
+    ["forwarder", (forwarder) => forwarder.name, "text"],
+    ["to", (forwarder) => forwarder.target, "text"],
+    ["state", (forwarder) => forwarder.state, "text"],
+    ["behind", (forwarder) => count(forwarder.behind_messages)],
+    ["behind for", (forwarder) => duration(forwarder.behind_ms * 1000)],
+    ["messages/s", (forwarder) => count(forwarder.messages_per_second)],
+    ["errors", (forwarder) => count(forwarder.errors)],
+    ["last error", (forwarder) => forwarder.last_error || "–", "text"],
+  ], look.forwarders, (forwarder) => forwarder.state === "waiting");
+  for (const id of ["replicas", "forwarders"]) element(id).parentElement.hidden = !look[id].length;
   const names = look.topics.map((topic) => topic.topic);
   if (names.length !== element("names").children.length)
     element("names").replaceChildren(...names.map((name) => new Option(name)));
