@@ -168,9 +168,10 @@ class Snapshot:
             path = SHARED_MEMORY / name
             try:
                 is_ours = path.lstat().st_uid == os.getuid() and not self._is_of_another_store(path)
+                is_left = is_ours and not _is_in_use(path)
             except FileNotFoundError:
                 continue
-            if is_ours and not _is_in_use(path):
+            if is_left:
                 yield f"shared memory {path}"
 
     def _is_of_another_store(self, pool: Path) -> bool:
@@ -212,12 +213,16 @@ def _spark_sockets() -> set[str]:
 def _is_in_use(path: Path) -> bool:
     """Whether a living process maps a file at or below `path`.
 
-    Then it belongs to somebody who works beside the tests.
+    Then it belongs to somebody who works beside the tests. A semaphore is mapped under a name that
+    it had only while it was made, so the inode counts too.
     """
-    needle = str(path).encode()
+    status = path.stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    needles = (os.fsencode(path), f" {device} {status.st_ino} ".encode())
     for pid in pids():
         try:
-            if needle in (PROC / str(pid) / "maps").read_bytes():
+            maps = (PROC / str(pid) / "maps").read_bytes()
+            if any(needle in maps for needle in needles):
                 return True
         except OSError:
             continue

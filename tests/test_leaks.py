@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import subprocess
@@ -92,6 +93,22 @@ def test_shared_memory_that_no_process_uses(before: leaks.Snapshot, shared_memor
     path = shared_memory / "test-of-leaks"
     path.write_bytes(b"x")
     try:
+        assert before.leaks() == [f"shared memory {path}"]
+    finally:
+        path.unlink()
+
+
+def test_semaphore_that_a_process_uses(before: leaks.Snapshot, shared_memory: Path) -> None:
+    """It is made under another name, as `sem_open` does it, and mapped from then on."""
+    made, path = shared_memory / "sem.made", shared_memory / "sem.mp-test"
+    made.write_bytes(bytes(32))
+    with made.open("r+b") as file:
+        used = mmap.mmap(file.fileno(), 0)
+    path.hardlink_to(made)
+    made.unlink()
+    try:
+        assert before.leaks() == []
+        used.close()
         assert before.leaks() == [f"shared memory {path}"]
     finally:
         path.unlink()

@@ -136,6 +136,7 @@ def started(backup: Path, place: Path, segment_bytes: int, store_id: str) -> Pat
     return place
 
 
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("how", ["full disk", "kill -9"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
 @pytest.mark.parametrize("step", with_nightly([97], [1]))
