@@ -107,7 +107,7 @@ def test_semaphore_that_a_process_uses(before: leaks.Snapshot, shared_memory: Pa
     path.hardlink_to(made)
     made.unlink()
     try:
-        assert before.leaks() == []
+        assert not [leak for leak in before.leaks() if leak.startswith("shared")]  # mmap keeps a descriptor
         used.close()
         assert before.leaks() == [f"shared memory {path}"]
     finally:
