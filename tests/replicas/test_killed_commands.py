@@ -91,7 +91,7 @@ def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[
     assert values_of(path) == Counter(values + more)
 
 
-@pytest.mark.parametrize("last", [1, 3])
+@pytest.mark.parametrize("last", with_nightly([3], [1]))
 def test_a_promotion_whose_recovery_is_killed_is_repeated(scene: Scene, last: int) -> None:
     with copied(scene) as values:
         ends = flushed_of(scene.copy)
@@ -130,7 +130,7 @@ def test_a_rejoin_that_was_killed_is_repeated(scene: Scene, most: int) -> None:
             shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("behind_the_cut", [False, True], ids=["at first", "behind the cut"])
+@pytest.mark.parametrize("behind_the_cut", with_nightly([True], [False]), ids=["behind the cut", "at first"])
 def test_a_rejoin_whose_recovery_is_killed_is_repeated(scene: Scene, behind_the_cut: bool) -> None:
     with promoted(scene) as new:
         common = values_of(scene.primary)
