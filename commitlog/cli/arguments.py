@@ -91,6 +91,18 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         typer.echo("\n".join(parts), err=err)
 
 
+def confirm(question: str) -> None:
+    """Ends the command unless somebody says yes."""
+    try:
+        agreed = typer.confirm(question)
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise typer.BadParameter("nobody has answered; --yes does it without a question") from None
+    if not agreed:
+        raise typer.Abort
+
+
 def shown_time(ms: int) -> str:
     """A time (ms since 1970) in this machine's zone, as in `2026-03-01 12:00:00+01:00`."""
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")

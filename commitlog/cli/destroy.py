@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument
+from commitlog.cli.arguments import StoreArgument, confirm
 from commitlog.errors import StoreRefused, StoreRunning
 from commitlog.shm.layout import ALL_STAGES
 
@@ -56,7 +56,7 @@ def destroy(
             control.close()
         _take_locks(directory, control.region.path if control else None, locks)  # held during the question, to the end
         if not yes:
-            typer.confirm(f"Remove {directory.path} and every message in it?", abort=True)
+            confirm(f"Remove {directory.path} and every message in it?")
         if control is not None:
             remove_pool(control.region.path.parent)
         DISK.unlink(directory.file)  # first: an interrupted removal leaves no store
@@ -97,6 +97,6 @@ def _remove_stray(pool: StrayPool, yes: bool) -> None:
             f"moved, start it at its new place. To give the bytes up, run this without --yes"
         )
     if not yes:
-        typer.confirm(f"{pool}. Remove it?", abort=True)
+        confirm(f"{pool}. Remove it?")
     pool.remove()
     typer.echo(f"removed {pool.directory}")

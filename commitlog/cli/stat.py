@@ -106,7 +106,7 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
     for lane in facts.lanes:
         yield from _lane_lines(lane)
         for topic, (first, end) in topics.get(lane.lane, {}).items():
-            yield f"    {topic}: {counted(end - first, 'message')}, offsets {first:,} to {end:,}"
+            yield f"    {topic}: {counted(end - first, 'message')}, first offset {first:,}, next {end:,}"
     for stage in facts.stages:
         took = f", p50 {stage.p50_us:,.0f} µs, p99 {stage.p99_us or 0:,.0f} µs" if stage.p50_us is not None else ""
         is_silent = facts.running and stage.silent_ms > DEFAULT_LIMITS.silent_ms
@@ -157,4 +157,4 @@ def _lane_lines(lane: LaneStatistics) -> Iterator[str]:
             f"{counted(lane.direct_segments, 'segment')} written directly"
         )
     if lane.put_times and sum(lane.put_times.values()):
-        yield "    put times: " + ", ".join(f"{name} {count:,}" for name, count in lane.put_times.items() if count)
+        yield "    time in send: " + ", ".join(f"{name} {count:,}" for name, count in lane.put_times.items() if count)

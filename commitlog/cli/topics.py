@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, print_json, print_lines, shown_facts, shown_time
+from commitlog.cli.arguments import JsonOption, confirm, print_json, print_lines, shown_facts, shown_time
 from commitlog.cli.served import (
     CaFileOption,
     CertFileOption,
@@ -207,7 +207,7 @@ def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> No
             print_lines(
                 [f"{topic}: {shown_facts(facts_below(index, topic, plan.before))} would go; {plan.kept:,} stay"]
             )
-            typer.confirm("Trim them?", abort=True)
+            confirm("Trim them?")
         if plan.messages:
             carry_out(view, plan)
     finally:
@@ -235,7 +235,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
         if not yes:
             also = " and its schema" if is_typed else ""
             print_lines([f"{topic}: {shown_facts(facts_below(index, topic, plan.before))}{also} would go"])
-            typer.confirm("Delete the topic?", abort=True)
+            confirm("Delete the topic?")
             index.refresh()  # more may have come meanwhile
             plan = _checked(view, index, topic, typed=is_typed, force=force)
         carry_out(view, plan)

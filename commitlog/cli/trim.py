@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, past_time, print_lines, shown_facts, shown_time, size
+from commitlog.cli.arguments import StoreArgument, confirm, past_time, print_lines, shown_facts, shown_time, size
 from commitlog.quantities import counted
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def trim(
     if not yes:
         if not _would_take(directory, request):
             return
-        typer.confirm("Delete them?", abort=True)
+        confirm("Delete them?")
     with file_locked(directory.trim_lock_file, directory, directory.channel), _running(directory):
         view = StoreView(store)
         try:

@@ -31,8 +31,11 @@ def packages(_here: Surroundings) -> Iterator[Finding]:
         if found := _REQUIREMENT.fullmatch(line):
             wanted[found[3] or ""][found[1]] = found[2]
     yield from _core(wanted.pop("", {}))
-    for extra in sorted(wanted):
+    absent = [extra for extra in sorted(wanted) if len(_sorted(wanted[extra])[0]) == len(wanted[extra])]
+    for extra in sorted(wanted.keys() - set(absent)):
         yield from _extra(extra, wanted[extra])
+    if absent:
+        yield good(Code.EXTRA, f"not installed, and not needed by the core: the extras {', '.join(absent)}")
 
 
 def _core(wanted: dict[str, str]) -> Iterator[Finding]:

@@ -23,22 +23,20 @@ from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
 from commitlog.errors import (
-    AccessDenied,
     DataLoss,
     IllegalArgument,
     OffsetOutOfRange,
     ServerBusy,
-    ServerError,
-    ServingRefused,
 )
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.serving import answers, appending, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
-from commitlog.serving.doorkeeper import SLICES_MAX, Doorkeeper, check_size
 from commitlog.serving.flight_errors import told_to_client, without_paths
+from commitlog.serving.limits import SLICES_MAX, Limits, check_size
 from commitlog.serving.served_store import ServedStore, find_store
+from commitlog.serving.token_check import KnownClient, WhoAsks
 from commitlog.serving.traffic import Traffic
 
 _WHO = "who"
@@ -65,18 +63,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         writable: bool = False,
     ) -> None:
         self._stores, self._writable = stores, writable
-        self.traffic, self.doorkeeper = Traffic(), Doorkeeper()
+        self.traffic, self.limits = Traffic(), Limits()
         self.host, self._tls = "localhost", certificate is not None
         super().__init__(
             location,
             tls_certificates=[certificate] if certificate else None,
             verify_client=client_authority is not None,
             root_certificates=client_authority,
-            middleware={_WHO: _WhoAsks(tokens, self.doorkeeper, self._count_refusal)},
+            middleware={_WHO: WhoAsks(tokens, self.limits, self._count_refusal)},
         )
         self.ports: tuple[int, ...] = (self.port,)
         """The ports of all processes of the server."""
-        self.doorkeeper.port = self.port
+        self.limits.port = self.port
 
     def _count_refusal(self) -> None:
         """Counts a call without a token that is known, for all stores: it names none."""
@@ -104,12 +102,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         if isinstance(request, requests.Look) and request.wait_ms:
             with ExitStack() as stack:
                 try:
-                    stack.enter_context(self.doorkeeper.waits.taken(client))
+                    stack.enter_context(self.limits.waits.taken(client))
                 except ServerBusy:
                     request = replace(request, wait_ms=0)
                 yield request
         else:
-            with self.doorkeeper.actions.taken(client):
+            with self.limits.actions.taken(client):
                 yield request
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
@@ -146,7 +144,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         with (
             told_to_client(self._stores.values()),
             self._counted("", access),
-            self.doorkeeper.actions.taken(client),
+            self.limits.actions.taken(client),
         ):
             yield access
 
@@ -168,11 +166,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                 access.check_reads(topic for topic, _, _, _ in asked.slices)
                 schema = _schema(asked)
                 plan = _plan(store, asked)
-        known: _KnownClient = context.get_middleware(_WHO)
+        known: KnownClient = context.get_middleware(_WHO)
         return flight.GeneratorStream(schema, self._batches(store, known, plan, schema, peer_of(context.peer())))
 
     def _batches(
-        self, store: ServedStore, known: _KnownClient, plan: ReadPlan, schema: pa.Schema, peer: str
+        self, store: ServedStore, known: KnownClient, plan: ReadPlan, schema: pa.Schema, peer: str
     ) -> Iterator[Any]:
         access = known.access
         warnings: list[str] = []
@@ -182,7 +180,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             with (
                 told_to_client([store]),
                 self._counted(store.name, access, calls=0),
-                self.doorkeeper.stream(_client(access, peer), peer) as moved,
+                self.limits.stream(_client(access, peer), peer) as moved,
             ):
                 SEGMENTS.forget_gone()
                 for batch in read_slices(plan, schema, SEGMENTS, warnings.append):
@@ -199,11 +197,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
     ) -> None:
         access, peer = _access(context), peer_of(context.peer())
-        known: _KnownClient = context.get_middleware(_WHO)
+        known: KnownClient = context.get_middleware(_WHO)
         with told_to_client(self._stores.values()):
             asked = _parsed(requests.Append, descriptor.command or b"")
             store = self.writable_store(asked.store)
-            place = self.doorkeeper.stream(_client(access, peer), peer, holds_lane=True)
+            place = self.limits.stream(_client(access, peer), peer, holds_lane=True)
             with self._counted(store.name, access), place as moved:
 
                 def count(**counts: int) -> None:
@@ -237,51 +235,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         self.traffic.add(known, access.name, calls=calls)
 
 
-class _WhoAsks(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Finds out at the beginning of each call who asks. An unknown client gets no further."""
-
-    def __init__(self, tokens: Tokens | None, doorkeeper: Doorkeeper, on_refusal: Callable[[], None]) -> None:
-        super().__init__()
-        self._tokens, self._doorkeeper, self._on_refusal = tokens, doorkeeper, on_refusal
-
-    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[str]]) -> _KnownClient:
-        del info
-        with told_to_client(()):
-            try:
-                return _KnownClient(partial(self._access, headers), self._doorkeeper)
-            except AccessDenied:
-                self._on_refusal()
-                raise
-
-    def _access(self, headers: Mapping[str, list[str]]) -> Access:
-        if self._tokens is None:
-            return EVERYTHING
-        given = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
-        scheme, _, token = str(given).partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise AccessDenied(f"{requests.WANTS_TOKEN}: give an authorization header, Bearer and the token")
-        try:
-            access = self._tokens.find(token.strip())
-        except ServingRefused as error:  # it names the file, which is no business of clients
-            log.error("nobody is let in: %s", error)
-            raise ServerError("the server can't use its file of tokens; its log says why") from None
-        if access is None:
-            raise AccessDenied("the server does not know this token; it may have been removed")
-        return access
-
-
-class _KnownClient(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, find: Callable[[], Access], doorkeeper: Doorkeeper) -> None:
-        super().__init__()
-        self._find = find
-        self.access, self.doorkeeper = find(), doorkeeper
-
-    def check(self) -> None:
-        """Raises AccessDenied if the token was removed, or has other rights now."""
-        if self._find() != self.access:
-            raise AccessDenied(f"the token {self.access.name} has other rights now; open the stream again")
-
-
 @dataclass(frozen=True)
 class Caller:
     """Who calls: what it may do, and the client's end of its connection."""
@@ -291,8 +244,8 @@ class Caller:
 
 
 def _access(context: flight.ServerCallContext) -> Access:
-    known: _KnownClient = context.get_middleware(_WHO)
-    known.doorkeeper.let_in(peer_of(context.peer()))
+    known: KnownClient = context.get_middleware(_WHO)
+    known.limits.let_in(peer_of(context.peer()))
     return known.access
 
 

@@ -34,9 +34,9 @@ from commitlog.serving.settings import ServerSettings, read_pem
 
 LOOK_SECONDS = 1.0
 """How often clients that are gone are looked for, and connections in any case."""
-DOOR_SECONDS = 0.25
+CONNECTIONS_SECONDS = 0.25
 """How often connections are looked at when there may be new ones; less often where that is slow."""
-DOOR_SHARE = 300
+CONNECTIONS_SHARE = 300
 """At most this part of a core looks at connections: 0.3 %."""
 DESCRIPTORS = 1 << 16
 END_SECONDS = 5.0
@@ -98,7 +98,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
             f"with its own key ({str(error).splitlines()[0][:200]})"
         ) from None
     server.host = settings.advertise
-    server.doorkeeper.limit(*calls_that_fit(settings.memory_bytes))
+    server.limits.lower(*calls_that_fit(settings.memory_bytes))
     return server, stores
 
 
@@ -119,15 +119,15 @@ def _offer_to_die_first() -> None:
 
 def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) -> None:
     """Says what clients have used, and ends what they have left."""
-    told, pause, next_ns, seen = None, DOOR_SECONDS, 0, None
+    told, pause, next_ns, seen = None, CONNECTIONS_SECONDS, 0, None
     while not ended.wait(pause):
         began_ns, opened = SYSTEM_CLOCK.monotonic_ns(), descriptors()
-        if began_ns < next_ns and opened == seen and not server.doorkeeper.has_unknown:
+        if began_ns < next_ns and opened == seen and not server.limits.has_unknown:
             continue
         seen = opened
-        connected = server.doorkeeper.look()
+        connected = server.limits.look()
         now = SYSTEM_CLOCK.monotonic_ns()
-        pause = max(DOOR_SECONDS, DOOR_SHARE * (now - began_ns) / 1e9)
+        pause = max(CONNECTIONS_SECONDS, CONNECTIONS_SHARE * (now - began_ns) / 1e9)
         if now < next_ns:
             continue
         next_ns = now + int(LOOK_SECONDS * 1e9)

@@ -46,9 +46,9 @@ from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import LATEST, Offsets
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.store_index import RemoteIndex
+from commitlog.spark.checkpoint_offsets import StreamOffset
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.launching.daemon import improve_this_worker
-from commitlog.spark.offsets import StreamOffset
 from commitlog.spark.server_wait import ServerWait
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import RemoteTask, Task, read_task, with_files_found

@@ -1,4 +1,7 @@
-"""The last steps of a proper stop: final positions, RocketMQ's files, unused segments, the pool."""
+"""The last steps of a proper stop: final positions, RocketMQ's files, unused segments, the pool.
+
+RunningStore.stop has the order of the whole stop.
+"""
 
 from __future__ import annotations
 

@@ -106,6 +106,9 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
     assert orjson.loads(run("stat", store, "--json").stdout)["running"] is False
     assert run("stat", store).returncode == 0
     assert run("destroy", store, given=b"n\n").returncode == 1
+    unanswered = run("destroy", store, given=b"")
+    assert unanswered.returncode == 2
+    assert b"--yes" in unanswered.stderr
     assert store.exists()
     assert run("destroy", store, "--yes").returncode == 0
     assert not store.exists()

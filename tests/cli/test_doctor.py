@@ -154,8 +154,15 @@ def test_a_foreign_distribution(tmp_path: Path) -> None:
 
 
 def test_packages(tmp_path: Path) -> None:
-    """A core package that is too old is a problem; an extra that lacks one is a note."""
-    needs = "Requires-Dist: numpy>=99\nRequires-Dist: no-such-thing>=1; extra == 'arrow'\n"
+    """A core package that is too old is a problem, and an extra of which a part is there a note.
+
+    An extra that nobody has installed is none.
+    """
+    needs = (
+        "Requires-Dist: numpy>=99\n"
+        "Requires-Dist: no-such-thing>=1; extra == 'arrow'\nRequires-Dist: pytest; extra == 'arrow'\n"
+        "Requires-Dist: no-such-thing>=1; extra == 'kafka'\n"
+    )
     (tmp_path / "pyspark_commitlog-9.9.dist-info").mkdir()
     (tmp_path / "pyspark_commitlog-9.9.dist-info" / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: pyspark-commitlog\nVersion: 9.9\n{needs}"
@@ -163,8 +170,9 @@ def test_packages(tmp_path: Path) -> None:
     found = findings(own_process=True, PYTHONPATH=str(tmp_path))
     (core,) = found[Code.PACKAGES]
     assert (core["severity"], core["remedy"]) == ("problem", "`pip install 'numpy>=99'`")
-    (extra,) = found[Code.EXTRA]
-    assert (extra["severity"], "no-such-thing" in extra["remedy"]) == ("note", True)
+    part, absent = found[Code.EXTRA]
+    assert (part["severity"], "no-such-thing" in part["remedy"]) == ("note", True)
+    assert (absent["severity"], absent["text"].endswith("the extras kafka")) == ("good", True)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_store_a_producer_and_a_reader_say_what_they_did(tmp_path: Path) -> No
         assert reader.statistics().behind_bytes == {0: 0}
     stopped = CliRunner().invoke(app, ["stat", str(tmp_path / "store")]).output
     assert "stopped" in stopped
-    assert "t: 500 messages, offsets 0 to 500" in stopped
+    assert "t: 500 messages, first offset 0, next 500" in stopped
 
 
 def _facts_at_rest(store: commitlog.Store, producer: commitlog.Producer) -> StoreStatistics | None:

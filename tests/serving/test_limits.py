@@ -18,7 +18,7 @@ from pyarrow import flight
 from commitlog.errors import IllegalArgument, ServerUnavailable
 from commitlog.planning.address import parse_address
 from commitlog.remote import connection
-from commitlog.serving import doorkeeper
+from commitlog.serving import limits
 from commitlog.serving import server as server_processes
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.flight_server import FlightServer
@@ -95,7 +95,7 @@ def test_a_client_waits_for_its_turn(large: HandMadeStore, monkeypatch: pytest.M
 
     The limit is a small one here: what nobody takes stays in the client's memory.
     """
-    monkeypatch.setattr(doorkeeper, "STREAMS_MAX", 8)
+    monkeypatch.setattr(limits, "STREAMS_MAX", 8)
     served = ServedStore("store", large.path)
     with FlightServer("grpc://127.0.0.1:0", {"store": served}) as server, closing(served):
         address = parse_address(f"commitlog://127.0.0.1:{server.port}/store")

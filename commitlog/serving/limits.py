@@ -72,7 +72,7 @@ class Places:
                 self._taken += Counter()  # drops those without any
 
 
-class Doorkeeper:
+class Limits:
     """What is open in this process, by client and by connection. Threads may share it.
 
     A `peer` is `host:port` of a client's end of its connection.
@@ -93,7 +93,7 @@ class Doorkeeper:
         self._since_ns: dict[str, int] = {}
         """Peer → when the connection was seen first."""
 
-    def limit(self, streams: int, waits: int) -> None:
+    def lower(self, streams: int, waits: int) -> None:
         """Sets lower limits, where there is less memory. One client has half of these, too.
 
         `streams` are those that read. One that appends may be open for days, and holds little.

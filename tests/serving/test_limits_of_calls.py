@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 import pytest
 
 from commitlog.errors import IllegalArgument, ServerBusy
-from commitlog.serving import doorkeeper as limits
+from commitlog.serving import limits
 from commitlog.serving.connections import peer_of
-from commitlog.serving.doorkeeper import Doorkeeper
+from commitlog.serving.limits import Limits
 from tests.fake_clock import SetClock
 
 
 @dataclass
 class Door:
-    """A port of this process with its doorkeeper, and what is connected to it."""
+    """A port of this process with its limits, and what is connected to it."""
 
     listening: socket.socket
     open: ExitStack
     clock: SetClock = field(default_factory=SetClock)
 
     def __post_init__(self) -> None:
-        self.keeper = Doorkeeper(self.clock)
-        self.keeper.port = self.listening.getsockname()[1]
+        self.limits = Limits(self.clock)
+        self.limits.port = self.listening.getsockname()[1]
 
     def connect(self) -> Client:
         client = self.open.enter_context(socket.create_connection(self.listening.getsockname()))
@@ -70,39 +70,39 @@ def test_a_peer_has_one_name(flights: str, peer: str) -> None:
 
 
 def test_a_client_has_half_of_the_streams_at_most(door: Door) -> None:
-    keeper = door.keeper
+    calls = door.limits
     with ExitStack() as streams:
         for _ in range(limits.STREAMS_MAX // 2):
-            streams.enter_context(keeper.stream("greedy", "127.0.0.1:1"))
+            streams.enter_context(calls.stream("greedy", "127.0.0.1:1"))
         with (
             pytest.raises(ServerBusy, match="128 open streams of greedy, which is its limit"),
-            keeper.stream("greedy", ""),
+            calls.stream("greedy", ""),
         ):
             pass
         for number in range(limits.STREAMS_MAX - limits.STREAMS_MAX // 2):
-            streams.enter_context(keeper.stream(f"other {number % 4}", "127.0.0.1:2"))
-        with pytest.raises(ServerBusy, match="256 open streams of all clients"), keeper.stream("late", ""):
+            streams.enter_context(calls.stream(f"other {number % 4}", "127.0.0.1:2"))
+        with pytest.raises(ServerBusy, match="256 open streams of all clients"), calls.stream("late", ""):
             pass
-    with keeper.stream("greedy", ""), keeper.stream("late", ""):
+    with calls.stream("greedy", ""), calls.stream("late", ""):
         pass
 
 
 def test_a_stream_that_has_not_moved_gives_its_place_to_others(door: Door) -> None:
     """But only where one is wanted, and no connection is ended on which a stream moves."""
-    keeper, stalled, moving = door.keeper, door.connect(), door.connect()
+    calls, stalled, moving = door.limits, door.connect(), door.connect()
     for client in (stalled, moving):
-        keeper.let_in(client.peer)
+        calls.let_in(client.peer)
     with ExitStack() as streams:
         for _ in range(limits.STREAMS_MAX // 2 - 2):
-            streams.enter_context(keeper.stream("client", stalled.peer))
-        streams.enter_context(keeper.stream("client", moving.peer))
-        moved = streams.enter_context(keeper.stream("client", moving.peer))
+            streams.enter_context(calls.stream("client", stalled.peer))
+        streams.enter_context(calls.stream("client", moving.peer))
+        moved = streams.enter_context(calls.stream("client", moving.peer))
         door.clock.pass_seconds(limits.STALLED_SECONDS + 1)
         moved()
-        keeper.look()
-        with keeper.stream("another", ""):
+        calls.look()
+        with calls.stream("another", ""):
             assert not stalled.is_ended()
-        with pytest.raises(ServerBusy), keeper.stream("client", ""):
+        with pytest.raises(ServerBusy), calls.stream("client", ""):
             pass
         assert stalled.is_ended()
         assert not moving.is_ended()
@@ -110,22 +110,22 @@ def test_a_stream_that_has_not_moved_gives_its_place_to_others(door: Door) -> No
 
 def test_an_unknown_connection_is_ended_after_a_while(door: Door) -> None:
     unknown, known = door.connect(), door.connect()
-    assert door.keeper.look() == {unknown.peer, known.peer}
-    door.keeper.let_in(known.peer)
+    assert door.limits.look() == {unknown.peer, known.peer}
+    door.limits.let_in(known.peer)
     door.clock.pass_seconds(limits.UNKNOWN_SECONDS + 1)
-    assert door.keeper.look() == {known.peer}
+    assert door.limits.look() == {known.peer}
     assert unknown.is_ended()
     assert not known.is_ended()
 
 
 def test_an_unknown_connection_that_sends_much_is_ended_at_once(door: Door) -> None:
     unknown, known = door.connect(), door.connect()
-    door.keeper.let_in(known.peer)
+    door.limits.let_in(known.peer)
     for client in (unknown, known):
         for _ in range(limits.UNKNOWN_BYTES_MAX // 4096 + 1):
             client.there.sendall(bytes(4096))
             client.here.recv(4096, socket.MSG_WAITALL)
-    assert door.keeper.look() == {known.peer}
+    assert door.limits.look() == {known.peer}
     assert not known.is_ended()
 
 
@@ -133,14 +133,14 @@ def test_too_many_connections(door: Door, monkeypatch: pytest.MonkeyPatch) -> No
     """Unknown ones are ended first, then those without a stream."""
     idle, reading, unknown = door.connect(), door.connect(), door.connect()
     for client in (idle, reading):
-        door.keeper.let_in(client.peer)
-    with door.keeper.stream("client", reading.peer):
+        door.limits.let_in(client.peer)
+    with door.limits.stream("client", reading.peer):
         monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
-        assert door.keeper.look() == {idle.peer, reading.peer}
+        assert door.limits.look() == {idle.peer, reading.peer}
         assert unknown.is_ended()
         unknown.here.close()
         monkeypatch.setattr(limits, "CONNECTIONS_MAX", 0)
-        assert door.keeper.look() == {reading.peer}
+        assert door.limits.look() == {reading.peer}
         assert idle.is_ended()
         assert not reading.is_ended()
 
@@ -148,7 +148,7 @@ def test_too_many_connections(door: Door, monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_connections_of_the_process_are_none_of_its_business(door: Door) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, socket.create_connection(other.getsockname()):
         door.connect()
-        assert len(door.keeper.look()) == 1
+        assert len(door.limits.look()) == 1
 
 
 def test_a_request_that_is_too_large() -> None:
@@ -174,19 +174,19 @@ def test_a_client_has_half_of_the_calls_at_most() -> None:
 
 def test_a_silent_stream_gives_its_lane_back(door: Door) -> None:
     """One that only reads may be silent, and so may one beside which another stream moves."""
-    keeper = door.keeper
+    calls = door.limits
     silent, reading, moving = door.connect(), door.connect(), door.connect()
     for client in (silent, reading, moving):
-        keeper.let_in(client.peer)
+        calls.let_in(client.peer)
     with (
-        keeper.stream("a", silent.peer, holds_lane=True),
-        keeper.stream("a", reading.peer),
-        keeper.stream("a", moving.peer, holds_lane=True),
-        keeper.stream("a", moving.peer) as moved,
+        calls.stream("a", silent.peer, holds_lane=True),
+        calls.stream("a", reading.peer),
+        calls.stream("a", moving.peer, holds_lane=True),
+        calls.stream("a", moving.peer) as moved,
     ):
         door.clock.pass_seconds(limits.SILENT_SECONDS + 1)
         moved()
-        keeper.look()
+        calls.look()
         assert silent.is_ended()
         assert not reading.is_ended()
         assert not moving.is_ended()
@@ -195,8 +195,8 @@ def test_a_silent_stream_gives_its_lane_back(door: Door) -> None:
 def test_connections_are_looked_at_more_often_while_one_is_unknown(door: Door) -> None:
     """Its bytes and its time count: `has_unknown` says so. A known one costs nothing."""
     client = door.connect()
-    door.keeper.look()
-    assert door.keeper.has_unknown
-    door.keeper.let_in(client.peer)
-    door.keeper.look()
-    assert not door.keeper.has_unknown
+    door.limits.look()
+    assert door.limits.has_unknown
+    door.limits.let_in(client.peer)
+    door.limits.look()
+    assert not door.limits.has_unknown
