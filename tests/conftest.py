@@ -42,6 +42,7 @@ settings.register_profile("patient", deadline=None, max_examples=50, suppress_he
 settings.load_profile("patient")
 
 
+@pytest.hookimpl(trylast=True)  # when those that `-m` and `-k` leave out are gone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Has xdist start what lasts longest, and lets one worker alone make a Spark session.
 
