@@ -19,7 +19,9 @@ from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
 CONFIG = "[store]\nsegment_bytes = 65536\n"
-UNIT = Path(__file__).parents[2] / "configs" / "commitlog@.service"
+CONFIGS = Path(__file__).parents[2] / "configs"
+UNIT = CONFIGS / "commitlog@.service"
+UNITS = sorted(CONFIGS.glob("*.service"))
 
 
 class Manager:
@@ -126,12 +128,22 @@ def test_the_unit_waits_for_what_is_told() -> None:
     assert re.search(r"\nWatchdogSec=\d+\n", text)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_makes_the_directory_that_all_of_them_write_to(unit: Path) -> None:
+    """Stores, copies and files of tokens are side by side there, and belong to the user of the units."""
+    assert "/var/lib/commitlog" in unit.read_text()
+    made = re.search(r"\nStateDirectory=(.+)\n", unit.read_text())
+    assert made is not None
+    assert "commitlog" in made[1].split()
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands_the_unit(tmp_path: Path, unit: Path) -> None:
     """Only its program and its user are not on this machine."""
-    unit = tmp_path / "commitlog@.service"
-    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT.read_text()))
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text()))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60
     )
-    assert [line for line in done.stderr.splitlines() if str(unit) in line] == []
+    assert [line for line in done.stderr.splitlines() if str(copy) in line] == []
