@@ -60,6 +60,22 @@ def test_each_expression_asks_for_what_is_there(tmp_path: Path) -> None:
         assert {name.strip() for names in grouped for name in names.split(",")} <= known, title
 
 
+def test_either_side_of_or_gives_a_store_once() -> None:
+    """An aggregation drops labels. So without `on` its series and those of the other side stand side by side."""
+    found = []
+
+    def visit(part: promql_parser.Expr) -> None:
+        if isinstance(part, promql_parser.BinaryExpr) and str(part.op) == "or":
+            found.append((title, part))
+
+    for title, expression in EXPRESSIONS:
+        promql_parser.walk(promql_parser.parse(expression), visit)
+    assert {title for title, _ in found} >= {"Health", "Faults"}
+    for title, part in found:
+        one_aggregates = promql_parser.AggregateExpr in (type(part.lhs), type(part.rhs))
+        assert not one_aggregates or str(part.modifier) == "on (store)", title
+
+
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_an_alert_names_the_way_out(rule: dict[str, Any]) -> None:
     """It waits, or looks back over a range; its text uses labels that its expression has."""
