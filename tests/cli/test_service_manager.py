@@ -130,7 +130,7 @@ def test_the_unit_waits_for_what_is_told() -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_makes_the_directory_that_all_of_them_write_to(unit: Path) -> None:
-    """Stores, copies and files of tokens are side by side there, and belong to the user of the units."""
+    """Stores, copies and files of tokens are side by side there, and belong to the units' user."""
     assert "/var/lib/commitlog" in unit.read_text()
     made = re.search(r"\nStateDirectory=(.+)\n", unit.read_text())
     assert made is not None
