@@ -114,7 +114,7 @@ def _resources(resources: dict[str, Any]) -> str:
     rows = []
     for name, memory in resources["memory_bytes"].items():
         cores = resources["cores"].get(name)
-        if memory:
+        if any(memory):
             used = f"{mean(cores):.2f}" if cores else ""
             rows.append((name, used, megabytes(memory[0]), megabytes(max(memory)), megabytes(memory[-1])))
     return _table(("", "cores (mean)", "memory at first", "at most", "at the end"), rows)

@@ -259,7 +259,7 @@ def _memory(axes: Any, report: dict[str, Any]) -> None:
     axes.set_title("Memory of the whole, and cores in use", pad=10)
     axes.set_xlabel("seconds since the first message")
     axes.set_ylabel("private memory and pool, MB")
-    groups = [name for name in _GROUPS if resources["memory_bytes"].get(name)]
+    groups = [name for name in _GROUPS if any(resources["memory_bytes"].get(name, ()))]
     seconds = resources["seconds"]
     if not groups or len(seconds) < 2:
         return

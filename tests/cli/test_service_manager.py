@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -124,14 +123,3 @@ def test_the_unit_waits_for_what_is_told() -> None:
     text = UNIT.read_text()
     assert "\nType=notify\n" in text
     assert re.search(r"\nWatchdogSec=\d+\n", text)
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    """Only its program and its user are not on this machine."""
-    unit = tmp_path / "commitlog@.service"
-    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT.read_text()))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60
-    )
-    assert [line for line in done.stderr.splitlines() if str(unit) in line] == []

@@ -35,6 +35,11 @@ def unit(file: Path = UNIT) -> configparser.ConfigParser:
     return parser
 
 
+def state_directories(file: Path = UNIT) -> list[str]:
+    """What systemd makes for the unit's user, for the store `events`."""
+    return [f"/var/lib/{name}" for name in unit(file)["Service"]["StateDirectory"].replace("%i", "events").split()]
+
+
 def check_command(words: list[str]) -> None:
     """That `commitlog <command> <options and arguments>` would be understood."""
     assert Path(words[0]).name == "commitlog"
@@ -50,7 +55,7 @@ def test_the_unit_runs_a_command_that_there_is() -> None:
     service = unit()["Service"]
     words = shlex.split(service["ExecStart"].replace("%i", "events"))
     check_command(words)
-    assert words[-1] == f"/var/lib/{service['StateDirectory'].replace('%i', 'events')}"
+    assert words[-1] in state_directories()
     for path in re.findall(r"configs/[\w.@-]+", UNIT.read_text()):
         assert (ROOT / path).exists()
 
@@ -73,7 +78,7 @@ def test_the_unit_of_the_server_runs_a_command_that_there_is() -> None:
     words = shlex.split(service["ExecStart"].replace("\\\n", " ").replace("%i", "events"))
     check_command(words)
     assert {"--listen", "--certificate", "--key", "--tokens"} <= set(words)
-    assert words[2] == f"/var/lib/{unit()['Service']['StateDirectory'].replace('%i', 'events')}"
+    assert words[2] in state_directories()
     assert service["Type"] == "notify"
     assert (service["KillMode"], service["RemoveIPC"]) == ("mixed", "no")
 
@@ -83,9 +88,15 @@ def test_the_unit_of_a_replica_runs_a_command_that_there_is() -> None:
     parsed = unit(REPLICA_UNIT)
     words = shlex.split(parsed["Service"]["ExecStart"].replace("\\\n", " ").replace("%i", "events"))
     check_command([word.replace("${FROM}", "db1:4440") for word in words])
-    assert words[2] == f"/var/lib/{unit()['Service']['StateDirectory'].replace('%i', 'events')}"
+    assert words[2] in state_directories()
     assert parsed["Unit"]["Conflicts"] == UNIT.name.replace("@", "@%i")
     assert parsed["Service"]["Type"] == "notify"
+
+
+@pytest.mark.parametrize("file", [UNIT, SERVE_UNIT, REPLICA_UNIT], ids=lambda file: file.name)
+def test_a_unit_makes_the_directory_of_all_stores(file: Path) -> None:
+    """Its user may write there: copies and files of tokens stand beside the stores."""
+    assert "/var/lib/commitlog" in state_directories(file)
 
 
 @pytest.mark.parametrize("file", [UNIT, SERVE_UNIT, REPLICA_UNIT], ids=lambda file: file.name)

@@ -20,6 +20,7 @@ from commitlog.ingest.dashboard import PlainLines
 from commitlog.ingest.history import History
 from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS, Reading
+from commitlog.ingest.resources import GROUPS
 from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
@@ -150,6 +151,20 @@ def test_a_run_as_a_page(job: Job, tmp_path: Path) -> None:
     assert "Rate of each stage" in text
     assert str(job.settings.store) in text
     assert not re.search(r"""(src|href)=["'](?!#)|@import|url\((?!#)|<script""", text)
+
+
+def test_processes_that_did_not_run_are_not_shown(job: Job) -> None:
+    """A run without a server: neither the picture nor the table has one."""
+    fill(job)
+    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    memory = {group: [0 if group == "server" else 10**6] * 2 for group in GROUPS}
+    facts["resources"] = {"seconds": [1, 2], "cores": dict.fromkeys(GROUPS, [0.5] * 2), "memory_bytes": memory}
+    drawn = plots(job, facts)
+    assert "spark: " in drawn
+    assert "server: " not in drawn
+    text = page.page(facts, drawn)
+    assert '<th scope="row">spark</th>' in text
+    assert '<th scope="row">server</th>' not in text
 
 
 @pytest.mark.parametrize("verdict", [EXACTLY_ONCE, "producer 0: <7> of 9 messages missing"])

@@ -60,6 +60,20 @@ def test_each_expression_asks_for_what_is_there(tmp_path: Path) -> None:
         assert {name.strip() for names in grouped for name in names.split(",")} <= known, title
 
 
+def test_either_side_of_or_gives_a_store_once() -> None:
+    """An aggregation drops labels: without `on` its series would stand beside the other side's."""
+    modifiers: list[str] = []
+
+    def visit(part: promql_parser.Expr) -> None:
+        if isinstance(part, promql_parser.BinaryExpr) and str(part.op) == "or":
+            sides = (type(part.lhs), type(part.rhs))
+            modifiers.extend(str(part.modifier) for side in sides if side is promql_parser.AggregateExpr)
+
+    for _, expression in EXPRESSIONS:
+        promql_parser.walk(promql_parser.parse(expression), visit)
+    assert modifiers == ["on (store)"] * 2
+
+
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_an_alert_names_the_way_out(rule: dict[str, Any]) -> None:
     """It waits, or looks back over a range; its text uses labels that its expression has."""
