@@ -31,9 +31,13 @@ def packages(_here: Surroundings) -> Iterator[Finding]:
         if found := _REQUIREMENT.fullmatch(line):
             wanted[found[3] or ""][found[1]] = found[2]
     yield from _core(wanted.pop("", {}))
-    absent = [extra for extra in sorted(wanted) if len(_sorted(wanted[extra])[0]) == len(wanted[extra])]
-    for extra in sorted(wanted.keys() - set(absent)):
-        yield from _extra(extra, wanted[extra])
+    absent = []
+    for extra in sorted(wanted):
+        missing, unfit, there = _sorted(wanted[extra])
+        if unfit or there:
+            yield from _extra(extra, wanted[extra], missing, unfit, there)
+        else:
+            absent.append(extra)
     if absent:
         yield good(Code.EXTRA, f"not installed, and not needed by the core: the extras {', '.join(absent)}")
 
@@ -48,8 +52,9 @@ def _core(wanted: dict[str, str]) -> Iterator[Finding]:
         yield good(Code.PACKAGES, f"the core has {', '.join(there.values())}")
 
 
-def _extra(extra: str, wanted: dict[str, str]) -> Iterator[Finding]:
-    missing, unfit, there = _sorted(wanted)
+def _extra(
+    extra: str, wanted: dict[str, str], missing: list[str], unfit: dict[str, str], there: dict[str, str]
+) -> Iterator[Finding]:
     if unfit:
         needed = [name + wanted[name] for name in unfit]
         text = f"the extra {extra} needs {', '.join(needed)}; there is {', '.join(unfit.values())}"

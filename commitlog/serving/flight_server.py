@@ -6,7 +6,6 @@ So each stream has one batch in memory here, and waits as long as its client is 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,12 +21,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
-from commitlog.errors import (
-    DataLoss,
-    IllegalArgument,
-    OffsetOutOfRange,
-    ServerBusy,
-)
+from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.serving import answers, appending, flights
@@ -45,8 +39,6 @@ STRANGER = "(no token)"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no types
