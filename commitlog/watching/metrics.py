@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from commitlog.disk.replica_files import ReplicaState
-from commitlog.disk.server_files import ClientTraffic
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState
 from commitlog.statistics import RETENTION_WORDS
 from commitlog.watching.forwarder_metrics import FORWARDER_METRICS
 from commitlog.watching.health import health
 from commitlog.watching.metric import (
-    Kind,
     Metric,
     Sample,
     durations,
@@ -37,6 +34,8 @@ from commitlog.watching.metric import (
     position,
     put_times,
 )
+from commitlog.watching.replica_metrics import REPLICA_METRICS
+from commitlog.watching.server_metrics import SERVER_METRICS
 from commitlog.watching.snapshot import StoreSnapshot, TopicCount
 
 # ---- samples that are more than a field --------------------------------------------------------
@@ -121,29 +120,6 @@ def _readers_by_topic(
 def _progress_ages(snapshot: StoreSnapshot) -> Iterator[Sample]:
     """Only of readers whose position can be read."""
     return (((reader.name,), reader.still_ms / 1000) for reader in snapshot.readers if reader.lag is not None)
-
-
-def _of_clients(name: str, kind: Kind, meaning: str, count: Callable[[ClientTraffic], int]) -> Metric:
-    """A metric of each client of each server, by its URL of the store."""
-
-    def samples(snapshot: StoreSnapshot) -> Iterable[Sample]:
-        found: Counter[tuple[str, ...]] = Counter()
-        for server in snapshot.servers:
-            for client, use in server.clients.items():
-                found[server.address, client] += count(use)
-        return found.items()
-
-    return Metric(name, kind, ("server", "client"), meaning, samples)
-
-
-def _of_replicas(name: str, kind: Kind, meaning: str, value: Callable[[ReplicaState], float]) -> Metric:
-    return Metric(
-        name,
-        kind,
-        ("replica",),
-        meaning,
-        lambda snapshot: (((replica.name,), value(replica)) for replica in snapshot.replicas),
-    )
 
 
 def _ms(value: float | None) -> float | None:
@@ -468,58 +444,6 @@ READER_METRICS = (
         ("reader",),
         "1 while `commitlog readers` warns of it: its position can't be read, or it stands still",
         lambda snapshot: (((reader.name,), bool(reader.warning)) for reader in snapshot.readers),
-    ),
-)
-
-SERVER_METRICS = (
-    _of_clients("commitlog_server_streams", "gauge", "Streams that are open now", lambda use: use.streams),
-    _of_clients("commitlog_server_calls_total", "counter", "Calls", lambda use: use.calls),
-    _of_clients("commitlog_server_read_rows_total", "counter", "Rows sent to the client", lambda use: use.rows_read),
-    _of_clients("commitlog_server_read_bytes_total", "counter", "Bytes of these rows", lambda use: use.bytes_read),
-    _of_clients(
-        "commitlog_server_written_rows_total", "counter", "Rows taken from the client", lambda use: use.rows_written
-    ),
-    _of_clients(
-        "commitlog_server_written_bytes_total", "counter", "Bytes of these rows", lambda use: use.bytes_written
-    ),
-    _of_clients("commitlog_server_errors_total", "counter", "Calls that ended in an error", lambda use: use.errors),
-)
-
-REPLICA_METRICS = (
-    of_lane("commitlog_lane_in_sync_replicas", "gauge", "Replicas in sync", lambda lane: lane.in_sync),
-    _of_replicas("commitlog_replica_connected", "gauge", "1 while it is connected", lambda replica: replica.connected),
-    _of_replicas(
-        "commitlog_replica_behind_bytes",
-        "gauge",
-        "What it lacks of what is flushed",
-        lambda replica: replica.behind_bytes,
-    ),
-    _of_replicas(
-        "commitlog_replica_behind_since_time_seconds",
-        "gauge",
-        "Since when it lacks something, in seconds since 1970; 0 where it has all",
-        lambda replica: replica.behind_since_ms / 1000,
-    ),
-    _of_replicas(
-        "commitlog_replica_sent_bytes_total", "counter", "Bytes sent to it", lambda replica: replica.sent_bytes
-    ),
-    _of_replicas("commitlog_replica_connects_total", "counter", "How often it came", lambda replica: replica.connects),
-    _of_replicas(
-        "commitlog_replica_in_sync_lanes",
-        "gauge",
-        "Lanes in which it is in sync",
-        lambda replica: len(replica.in_sync),
-    ),
-    Metric(
-        "commitlog_replica_acknowledged_bytes",
-        "gauge",
-        ("replica", "lane"),
-        "How far it has the log of a lane: a position",
-        lambda snapshot: (
-            ((replica.name, str(lane)), where)
-            for replica in snapshot.replicas
-            for lane, where in replica.acknowledged.items()
-        ),
     ),
 )
 

@@ -15,7 +15,7 @@ from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatist
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import AccessDenied
 from commitlog.serving.access import Access, add_token
-from commitlog.watching.metrics import SERVER_METRICS
+from commitlog.watching.server_metrics import SERVER_METRICS
 from commitlog.watching.snapshot import StoreWatch
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.serving.asking import address_of, client_of, server_of
