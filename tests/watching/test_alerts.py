@@ -81,7 +81,7 @@ def test_an_alert_names_the_way_out(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("warning", "critical")
     texts = " ".join(rule["annotations"].values())
     assert set(rule["annotations"]) == {"summary", "description"}
-    assert set(_USED.findall(texts)) <= {"store", "lane", "stage", "error", "reader"}
+    assert set(_USED.findall(texts)) <= {"store", "lane", "stage", "error", "reader", "replica", "forwarder", "target"}
     assert {command.split()[1] for command in re.findall(r"`(commitlog [^`]*)`", texts)} <= set(COMMANDS)
     for section, knob in re.findall(r"\b(store|retention)\.([a-z_]+)", texts):
         assert hasattr(getattr(Config(), section), knob)
