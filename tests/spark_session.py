@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK = "-XX:TieredStopAtLevel=1"
+_ARCHIVE_SECONDS = 600.0
+"""A JVM that makes the archive of classes works for half a minute at its end, longer on a busy machine."""
 CONFIG = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": QUICK,
@@ -77,7 +79,7 @@ def _end(session: SparkSession) -> None:
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # this ends the JVM
-    wait_until(lambda: gateway.proc.poll() is not None, "the JVM has ended")
+    wait_until(lambda: gateway.proc.poll() is not None, "the JVM has ended", patience=_ARCHIVE_SECONDS)
     SparkContext._gateway = None
     SparkContext._jvm = None
 
