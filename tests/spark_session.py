@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 QUICK = "-XX:TieredStopAtLevel=1"
 _ARCHIVE_SECONDS = 600.0
-"""A JVM that makes the archive of classes works for half a minute at its end, longer on a busy machine."""
+"""For a JVM that makes the archive of classes at its end: half a minute on a quiet machine."""
 CONFIG = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": QUICK,

@@ -65,6 +65,7 @@ class RowWriter:
                 self._send_all()
             elif self._is_idle:
                 self._changed.notify()
+                self._is_idle = False  # once is enough
 
     def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._send_late, name="commitlog-rows", daemon=True)
@@ -145,9 +146,9 @@ class RowWriter:
         """Sends rows that have waited for long enough, until the writer is closed."""
         with self._lock:
             while not self._closed:
-                self._is_idle = not self._rows or self._error is not None
-                self._changed.wait(None if self._is_idle else self._linger_seconds)
-                if self._is_idle or self._closed:
+                is_idle = self._is_idle = not self._rows or self._error is not None
+                self._changed.wait(None if is_idle else self._linger_seconds)
+                if is_idle or self._closed:
                     continue
                 try:
                     self._send_all()

@@ -7,6 +7,7 @@ read it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -19,7 +20,7 @@ import pyarrow as pa
 from commitlog.errors import IllegalArgument, IllegalRow
 from commitlog.schemas.casting import is_null_where_none_may_be, may_cast
 from commitlog.schemas.ddl import ddl_type
-from commitlog.schemas.python_values import columns_of, fits, plain, wanted
+from commitlog.schemas.python_values import columns_of, fits, plain, times_array, wanted
 from commitlog.schemas.topic_schemas import TopicSchema
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -171,19 +172,26 @@ def _refuse_nulls(column: pa.ChunkedArray | pa.Array, field: pa.Field, schema: T
 
 
 def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
-    values = [row if type(row) is dict else _mapping(row, number) for number, row in enumerate(rows)]
-    known, is_whole = set(schema.columns.names), True
-    for number, row in enumerate(values):
-        if len(row) != len(known):
-            is_whole = False
-        if not known.issuperset(row):
-            name = next(name for name in row if name not in known)
-            raise IllegalRow(f"row {number}: there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}", number)
-    pick = itemgetter if is_whole else _getter  # it takes less time, and no row lacks a column
-    columns = [_array(list(map(pick(field.name), values)), field) for field in schema.columns]
+    if {*map(type, rows)} != {dict}:
+        rows = [row if type(row) is dict else _mapping(row, number) for number, row in enumerate(rows)]
+    columns = [_array(items, field) for items, field in zip(_by_column(rows, schema), schema.columns, strict=True)]
     for column, field in zip(columns, schema.columns, strict=True):
         _refuse_nulls(column, field, schema)
     return pa.Table.from_arrays(columns, schema=schema.columns)
+
+
+def _by_column(rows: list[Mapping[str, Any]], schema: TopicSchema) -> list[list[Any]]:
+    """The values of each of the schema's columns. Raises IllegalRow for any other column."""
+    names = schema.columns.names
+    if {*map(len, rows)} <= {len(names)}:
+        with contextlib.suppress(KeyError):  # as many columns, and none is missing: there is no other one
+            return [list(map(itemgetter(name), rows)) for name in names]
+    known = set(names)
+    for number, row in enumerate(rows):
+        if not known.issuperset(row):
+            name = next(name for name in row if name not in known)
+            raise IllegalRow(f"row {number}: there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}", number)
+    return [list(map(_getter(name), rows)) for name in names]
 
 
 def _getter(name: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -206,7 +214,7 @@ def _array(items: list[Any], field: pa.Field) -> pa.Array:
             if not fits((item,), field.type):
                 raise _illegal(row, field, item, f"it takes {wanted(field.type)}")
     try:
-        return pa.array(items, field.type)
+        return times_array(items, field.type) if pa.types.is_timestamp(field.type) else pa.array(items, field.type)
     except _NO_VALUE as error:
         row = _first_bad(len(items), lambda start, end: pa.array(items[start:end], field.type))
         raise _illegal(row, field, items[row], _one_line(error)) from None

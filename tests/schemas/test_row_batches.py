@@ -8,6 +8,7 @@ from collections import OrderedDict, UserDict
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import numpy as np
@@ -329,6 +330,41 @@ def test_any_value_is_stored_as_it_is_or_refused(value: Any, kind: str) -> None:
     if kind.startswith("STRUCT") and isinstance(value, dict):
         stored = {name: item for name, item in stored.items() if name in value}
     assert stored == value or list(stored) == list(value)
+
+
+class _SummerTime(datetime.tzinfo):
+    """A zone of a user's own. It names its offset in winter where it is not asked for a time."""
+
+    def utcoffset(self, when: datetime.datetime | None) -> datetime.timedelta:
+        return datetime.timedelta(hours=2 if when is not None and 3 < when.month < 10 else 1)
+
+    def dst(self, _: datetime.datetime | None) -> None:
+        return None
+
+    def tzname(self, _: datetime.datetime | None) -> None:
+        return None
+
+
+ZONES = [
+    datetime.UTC,
+    ZoneInfo("UTC"),
+    ZoneInfo("Europe/Berlin"),
+    ZoneInfo("Etc/GMT+3"),
+    datetime.timezone(datetime.timedelta(hours=5, minutes=30)),
+    _SummerTime(),
+]
+
+
+@given(st.data())
+def test_times_of_any_zone_are_the_same_moments(data: st.DataObject) -> None:
+    days = st.datetimes(datetime.datetime(1, 1, 3), datetime.datetime(9999, 12, 29))
+    zones = data.draw(st.lists(st.sampled_from(ZONES), min_size=1, max_size=2))
+    times = data.draw(st.lists(st.builds(lambda day, zone: day.replace(tzinfo=zone), days, st.sampled_from(zones))))
+    stored = rows_of(
+        [{"c": time, "local": time.replace(tzinfo=None)} for time in times], "c TIMESTAMP, local TIMESTAMP_NTZ"
+    )
+    assert [row["c"] for row in stored] == [time.astimezone(datetime.UTC) for time in times]
+    assert [row["local"] for row in stored] == [time.replace(tzinfo=None) for time in times]
 
 
 @given(
