@@ -160,10 +160,10 @@ def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[
     found: list[Slice] = []
     for topic, lane, begin, end in parts:
         queue = index.ranges(topic).get(lane)
-        check_topic(topic)  # it names a directory: with `/` it would be another place, or another topic
         if not (lane >= 0 and 0 <= begin <= end < _OFFSET_END):
             raise IllegalArgument(f"topic {topic[:80]!r}, lane {lane}: [{begin}, {end}) are no offsets of a topic")
         if queue is None:
+            check_topic(topic)  # it names a directory: with `/` it would be another place, or another topic
             found.append(Slice(topic, lane, begin, end, -1, 0))
             continue
         if end > queue.end:

@@ -16,7 +16,8 @@ import commitlog
 from commitlog.errors import OptionError
 from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.source import CommitLogDataSource
-from tests.nightly import with_nightly
+from tests.nightly import by_url_nightly, with_nightly
+from tests.served import is_by_url, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,14 +107,18 @@ def found(frame: DataFrame) -> Pairs:
     return sorted((row.key, row.value) for row in frame.collect())
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 def test_a_batch(spark: SparkSession, store: commitlog.Store, subtests: pytest.Subtests) -> None:
     """One topic, several with offsets given, a pattern."""
     for options, expected in BATCHES:
         with subtests.test(**options):
-            df = spark.read.format("commitlog").option("path", str(store.path)).options(**options).load()
+            df = spark.read.format("commitlog").option("path", place_of(store.path)).options(**options).load()
             assert found(df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")) == expected
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """One topic, one with headers, several topics, a pattern.
 
@@ -123,7 +128,7 @@ def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, s
         with subtests.test(**options):
             df = (
                 spark.readStream.format("commitlog")
-                .option("path", str(store.path))
+                .option("path", place_of(store.path))
                 .option("startingOffsets", "earliest")
                 .options(**options)
                 .load()
@@ -145,20 +150,22 @@ def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, s
             spark.sql("DROP VIEW guide")
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("by", with_nightly(["column"], ["option"]))
 def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, by: str) -> None:
     """To the topic that the option names, or to that in a column."""
     source = (
         spark.readStream.format("commitlog")
-        .option("path", str(store.path))
+        .option("path", place_of(store.path))
         .option("subscribe", "topic1")
         .option("startingOffsets", "earliest")
         .load()
     )
     columns = ["CAST(key AS STRING)", "CAST(value AS STRING)"]
-    topic = f"stream-by-{by}"
+    topic = f"stream-by-{by}-{is_by_url()}"
     df = source.selectExpr(*columns) if by == "option" else source.selectExpr(f"'{topic}' AS topic", *columns)
-    writer = df.writeStream.format("commitlog").option("path", str(store.path))
+    writer = df.writeStream.format("commitlog").option("path", place_of(store.path))
     if by == "option":
         writer = writer.option("topic", topic)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
@@ -166,14 +173,16 @@ def test_writing_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path:
     assert copies(store, topic) == TOPIC1
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("by", with_nightly(["column"], ["option"]))
 def test_writing_a_batch(spark: SparkSession, store: commitlog.Store, by: str) -> None:
     """Likewise; Spark wants `.mode("append")` said for a source in Python."""
-    topic = f"batch-by-{by}"
+    topic = f"batch-by-{by}-{is_by_url()}"
     df = spark.createDataFrame(TOPIC1, "key string, value string")
     if by == "column":
         df = df.selectExpr(f"'{topic}' AS topic", "*")
-    writer = df.write.format("commitlog").option("path", str(store.path))
+    writer = df.write.format("commitlog").option("path", place_of(store.path))
     if by == "option":
         writer = writer.option("topic", topic)
     writer.mode("append").save()

@@ -17,6 +17,8 @@ from commitlog.errors import CorruptRecord, MissingCodec, OptionError, StoreNotF
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.made_lane import image
 from tests.builders.vector_store import NAMES, VectorStore, load
+from tests.nightly import by_url_nightly
+from tests.served import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +37,7 @@ def store(request: pytest.FixtureRequest) -> VectorStore:
 
 
 def source(root: Path, **options: object) -> CommitLogDataSource:
-    given = {"path": root, "subscribePattern": ".*", "columns": COLUMNS} | options
+    given = {"path": place_of(root), "subscribePattern": ".*", "columns": COLUMNS} | options
     return CommitLogDataSource({name.lower(): str(value) for name, value in given.items() if value is not None})
 
 
@@ -86,6 +88,8 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return row | times | {"properties": dict(row["properties"])}
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 def test_every_queue_of_every_root(store: VectorStore, tmp_path: Path) -> None:
     """V1, V2, IPv6, compressed, halted; with no file touched."""
     root = store.unpack(tmp_path / "root")
@@ -94,6 +98,8 @@ def test_every_queue_of_every_root(store: VectorStore, tmp_path: Path) -> None:
     assert image(root) == before
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 def test_parts(tmp_path: Path) -> None:
     """Bounds and split tasks, as of a store of ours."""
     store = load("v1_basic")
@@ -119,16 +125,20 @@ def test_isolation_is_none_of_its(tmp_path: Path, isolation: str) -> None:
         rows(root, isolation=isolation)
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("options", [{}, {"readerName": "billing"}])
 def test_no_stream(tmp_path: Path, options: dict[str, str]) -> None:
     root = load("v1_basic").unpack(tmp_path / "root")
     before = image(root)
     made = source(root, **options)
     with pytest.raises(OptionError, match="RocketMQ store root, which is read as a batch only"):
-        made.streamReader(made.schema())
+        made.streamReader(made.schema()).initialOffset()
     assert image(root) == before
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 def test_a_damaged_record(tmp_path: Path) -> None:
     root = load("v1_basic").unpack(tmp_path / "root")
     harmed = expected(load("v1_basic"))[3]
@@ -172,13 +182,15 @@ def test_an_executor_that_does_not_see_it(tmp_path: Path) -> None:
         list(reader.read(tasks[0]))
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 def test_in_a_session(spark: SparkSession, tmp_path: Path) -> None:
     """All kinds of compression among them."""
     store = load("transactions")
     root = store.unpack(tmp_path / "root")
-    frame = spark.read.format("commitlog").option("subscribePattern", ".*").load(str(root))
+    frame = spark.read.format("commitlog").option("subscribePattern", ".*").load(place_of(root))
     found = sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in frame.collect())
     assert found == [(row["topic"], row["partition"], row["offset"], row["value"]) for row in expected(store)]
-    stream = spark.readStream.format("commitlog").option("subscribePattern", ".*").load(str(root))
+    stream = spark.readStream.format("commitlog").option("subscribePattern", ".*").load(place_of(root))
     with pytest.raises(Exception, match="read as a batch only"):
         stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(60)
