@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass, replace
 
 from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.epochs import shared_end
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, corruption_notes
@@ -28,7 +29,7 @@ from commitlog.replicas.asking import ask_epoch
 from commitlog.replicas.promotion import recover_all
 from commitlog.replicas.replica import take_lock
 from commitlog.replicas.tls import Credentials
-from commitlog.replicas.wire import Welcome, shared_end
+from commitlog.replicas.wire import Welcome
 from commitlog.shm.layout import segment_start
 from commitlog.store import drain
 

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.epochs import epochs_to_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
@@ -46,7 +47,6 @@ from commitlog.replicas.wire import (
     FrameReader,
     Hello,
     Welcome,
-    epochs_to_json,
     read_greeting,
 )
 
