@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.locks import holder_of, is_leased, is_running
-from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.replica_mark import load_mark, superseded_by
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.pool import available_buffers
@@ -140,6 +140,8 @@ class StoreStatistics:
     """How long ago the replica had all of its store."""
     replica_waits_for: str = ""
     """What keeps the replica from following, such as room on its disk."""
+    superseded_by: str = ""
+    """Which replica of the store was promoted, in words: then it does not start again."""
 
     @property
     def state(self) -> str:
@@ -180,6 +182,7 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
         replica_of=mark.source if mark else "",
         replica_behind_ms=mark.behind_ms(clock.wall_ms()) if mark else 0,
         replica_waits_for=mark.waits_for if mark else "",
+        superseded_by=superseded_by(view.directory),
     )
 
 

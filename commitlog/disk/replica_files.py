@@ -95,6 +95,11 @@ class ReplicaFiles:
         data = orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
         self._channel.replace_file(self._folder / f"{state.name}.json", data + b"\n")
 
+    def remove(self, name: str) -> None:
+        """Removes a replica's file, durably. Raises OSError."""
+        self._channel.unlink(self._folder / f"{name}.json")
+        self._channel.sync_directory(self._folder)
+
 
 def known_replicas(directory: StoreDirectory) -> list[ReplicaState]:
     """All replicas of a store. None of them is connected while no HAService runs.
@@ -118,8 +123,7 @@ def forget_replica(directory: StoreDirectory, name: str) -> None:
     if name not in known or known[name].connected:
         why = "is connected: end it first" if name in known else f"is unknown; there are: {', '.join(known) or 'none'}"
         raise IllegalArgument(f"replica {name!r} {why}")
-    directory.channel.unlink(directory.replicas_directory / f"{name}.json")
-    directory.channel.sync_directory(directory.replicas_directory)
+    ReplicaFiles(directory).remove(name)
 
 
 def is_replica_name(name: str) -> bool:

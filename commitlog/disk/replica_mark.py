@@ -81,14 +81,21 @@ def mark_superseded(directory: StoreDirectory, epoch: int, by: str) -> None:
     directory.channel.replace_file(directory.superseded_file, data)
 
 
-def superseded(directory: StoreDirectory) -> StoreSuperseded:
-    """The error of a store that was superseded."""
+def superseded_by(directory: StoreDirectory) -> str:
+    """Which store has superseded this one, in words; empty where none has."""
     try:
         said = orjson.loads(directory.channel.read_file(directory.superseded_file))
-        by = f"{said['by']} has epoch {said['epoch']}"
+        return f"{said['by']} has epoch {said['epoch']}"
+    except FileNotFoundError:
+        return ""
     except (OSError, ValueError, KeyError, TypeError):  # that it is there says enough
-        by = "superseded.json says so"
+        return "superseded.json says so"
+
+
+def superseded(directory: StoreDirectory) -> StoreSuperseded:
+    """The error of a store that was superseded."""
     return StoreSuperseded(
-        f"{directory.path}: a replica of this store was promoted ({by}): send to that one, and bring this directory back as "
+        f"{directory.path}: a replica of this store was promoted ({superseded_by(directory)}): send to that one, and bring "
+        f"this directory back as "
         f"its replica with `commitlog rejoin {directory.path} --from HOST:PORT`"
     )

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 from confluent_kafka import KafkaException
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.errors import ForwarderFenced, MessageRefused, TargetChanged, UnknownTopic
+from commitlog.errors import ForwarderFenced, ForwardError, MessageRefused, TargetChanged, UnknownTopic
 from commitlog.forwarding.cluster import BATCH_BYTES_MOST, FENCED, Cluster, error_of
 from commitlog.forwarding.positions import (
     Owner,
@@ -39,6 +40,7 @@ from commitlog.forwarding.settings import ForwardSettings
 from commitlog.forwarding.source import Source
 from commitlog.forwarding.targets import Targets
 from commitlog.planning.row_limit import QueueKey
+from commitlog.quantities import counted
 
 TRANSACTION_NS = 500_000_000
 """A transaction takes messages for this long, if there are so many."""
@@ -144,6 +146,8 @@ class Forwarder:
             positions = session.begin()
             if positions.owner is None:
                 positions.topics.update(self._continued())
+            self._owner = replace(self._owner, epoch=self._source.epoch())
+            self._rewind(positions)
             session.take_over(self._owner, positions.topics)
             self._progress.begun(positions)
             log.info("forwarding %s to %s", self.settings.store, self.settings.url)
@@ -163,6 +167,30 @@ class Forwarder:
                 "to forward everything that the store has, or --new-target continue to go on near where it was"
             )
         return {topic: TopicPosition("", "", dict(lanes)) for topic, lanes in known.items()}
+
+    def _rewind(self, positions: Positions) -> None:
+        """Goes back to what a promoted store shares with the one that was forwarded before.
+
+        What that one had behind it was not replicated. Kafka has it, and keeps it; the promoted
+        store has other messages in its place. Raises ForwardError.
+        """
+        known, epoch = positions.owner.epoch if positions.owner else self._owner.epoch, self._owner.epoch
+        if known > epoch:
+            raise ForwardError(
+                f"{self.settings.store} has epoch {epoch}, and epoch {known} of it was forwarded under this name: a replica "
+                "was promoted, so forward that one, or give another --name"
+            )
+        if known == epoch:
+            return
+        for topic, position in positions.topics.items():
+            for lane, offset in position.offsets.items():
+                shared = self._source.shared_end((topic, lane), known)
+                if shared is not None and shared < offset:
+                    position.offsets[lane] = shared
+                    log.warning(
+                        "topic %s, lane %d: Kafka has %s that the promoted store does not have; going on from %d",
+                        topic, lane, counted(offset - shared, "message"), shared,
+                    )  # fmt: skip
 
     def _is_stopping(self) -> bool:
         self._progress.write()
@@ -189,6 +217,7 @@ class Forwarder:
             if now - checked > _CHECK_NS:
                 checked = now
                 targets.check()
+                self._check_epoch()
                 self._source.forget_deleted()
 
     def _waiting(self, positions: Positions) -> Waiting:
@@ -209,7 +238,13 @@ class Forwarder:
                 found[key] = begin, end
         return found
 
+    def _check_epoch(self) -> None:
+        """Begins anew where the store was promoted, or follows one that was."""
+        if self._source.epoch() != self._owner.epoch:
+            raise _NewSession
+
     def _transaction(self, session: Session, targets: Targets, waiting: Waiting) -> None:
+        self._check_epoch()
         kafka_topics: dict[str, str] = {}
         lanes_max = self._source.lanes_max()
         for topic in {topic for topic, _ in waiting}:

@@ -7,11 +7,12 @@ how Kafka Connect keeps the offsets of exactly-once sources. Offsets of a consum
 do: they are for topics of Kafka's, and Kafka forgets those of a group that is idle for a week.
 
     orders → {"topic": "orders", "topic_id": "tXvM…", "offsets": {"0": 42, "1": 7}}
-    @owner → {"owner": "9f0c…", "host": "one", "pid": 4711}
+    @owner → {"owner": "9f0c…", "host": "one", "pid": 4711, "epoch": 0}
 
 An offset is the queue offset of the next message of the store's topic in a lane. The id tells a
 topic that was removed and made again from the one that was fed. The owner is the process that has
-begun last: one that finds itself fenced learns from it who has taken over.
+begun last: one that finds itself fenced learns from it who has taken over. The offsets are of that
+epoch of the store: a promoted copy may have other messages behind the place of its promotion.
 
 No other forwarder writes the topic. So no open transaction of somebody else hides its end.
 """
@@ -69,6 +70,8 @@ class Owner:
     id: str
     host: str = ""
     pid: int = 0
+    epoch: int = 0
+    """The epoch of the store that it forwards."""
 
     @classmethod
     def here(cls) -> Owner:
@@ -76,7 +79,7 @@ class Owner:
         return cls(os.urandom(8).hex(), socket.gethostname(), os.getpid())
 
     def to_bytes(self) -> bytes:
-        return orjson.dumps({"owner": self.id, "host": self.host, "pid": self.pid})
+        return orjson.dumps({"owner": self.id, "host": self.host, "pid": self.pid, "epoch": self.epoch})
 
 
 @dataclass
@@ -138,7 +141,9 @@ def _take(found: Positions, topic: str, key: bytes | None, value: bytes | None) 
     try:
         if key == OWNER_KEY:
             values = orjson.loads(value or b"")
-            found.owner = Owner(str(values["owner"]), str(values["host"]), int(values["pid"]))
+            found.owner = Owner(
+                str(values["owner"]), str(values["host"]), int(values["pid"]), int(values.get("epoch", 0))
+            )
         else:
             found.topics[(key or b"").decode()] = TopicPosition.from_bytes(value or b"")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -17,11 +17,15 @@ import pyarrow as pa
 from commitlog.columns.arrow_columns import TIMESTAMP
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import Wording, read_slices
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.epochs import OFFSET_MAX, epochs_from_json, shared_end
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, ForwardError, OffsetOutOfRange
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex
+from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.view import StoreView
 from commitlog.record.properties import BYTES_KEY_NAME
 
 _SEGMENTS_MAPPED = 16
@@ -97,6 +101,27 @@ class Source:
         if self.one_log:
             return 0
         return int(StoreDirectory(self._path).load().config.get("store", {}).get("max_lanes", 0))
+
+    def epoch(self) -> int:
+        """The epoch of the store now. A RocketMQ root has none, and is never promoted."""
+        return 0 if self.one_log else StoreDirectory(self._path).load().epoch
+
+    def shared_end(self, key: QueueKey, epoch: int) -> int | None:
+        """Up to which queue offset this store has what it had in an earlier epoch; None: all of it.
+
+        Raises DamagedFile.
+        """
+        topic, lane = key
+        view = StoreView(self._path)
+        try:
+            end = shared_end(epochs_from_json(view.facts.epochs), epoch, lane)
+            if end == OFFSET_MAX or lane not in view.lanes():
+                return None if end == OFFSET_MAX else 0
+            first = view.limits(lane).first
+            with ConsumeQueue(view.lane_directory(lane).queue_path(topic)) as queue:
+                return QueueBounds(queue, first, end).find()[1]
+        finally:
+            view.close()
 
     def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:
         """Where to go on in a queue. Raises DataLoss, OffsetOutOfRange."""

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, replace
 
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
+from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
@@ -21,7 +22,6 @@ from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd
 from commitlog.replicas.replica import take_lock
-from commitlog.replicas.wire import Epoch, epochs_from_json, epochs_to_json
 
 
 @dataclass(frozen=True)

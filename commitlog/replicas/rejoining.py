@@ -15,9 +15,11 @@ import os
 from dataclasses import dataclass, replace
 
 from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.epochs import shared_end
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, corruption_notes
+from commitlog.disk.replica_files import ReplicaFiles
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, mark_superseded, save_mark
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused, ReplicationRefused, refusal
@@ -27,7 +29,7 @@ from commitlog.replicas.asking import ask_epoch
 from commitlog.replicas.promotion import recover_all
 from commitlog.replicas.replica import take_lock
 from commitlog.replicas.tls import Credentials
-from commitlog.replicas.wire import Welcome, shared_end
+from commitlog.replicas.wire import Welcome
 from commitlog.shm.layout import segment_start
 from commitlog.store import drain
 
@@ -121,6 +123,7 @@ class _Rejoining:
         shared = {lane: shared_end(self._welcome.epochs, self._facts.epoch, lane) for lane in ends}
         for lane, end in shared.items():
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
+        self._forget_replicas()
         save_mark(directory, mark)
         directory.save(replace(self._facts, pool=None))
         with contextlib.suppress(FileNotFoundError):
@@ -132,6 +135,11 @@ class _Rejoining:
             self._set_notes_aside(directory.lane_directory(lane), end)
         recover_all(directory, self._facts, self._report)  # empties what the consume queues have of it
         return [made for lane in shared for made in self._made(directory.lane_directory(lane))]
+
+    def _forget_replicas(self) -> None:
+        """Removes the files of the replicas that have followed it: nobody follows a replica."""
+        for name in (files := ReplicaFiles(self._directory)).names():
+            files.remove(name)
 
     def _refuse_lost(self, lane: LaneDirectory, end: int, had: int) -> None:
         """Raises ReplicaRefused where retention has deleted here what both stores share."""

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.epochs import epochs_to_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
@@ -46,7 +47,6 @@ from commitlog.replicas.wire import (
     FrameReader,
     Hello,
     Welcome,
-    epochs_to_json,
     read_greeting,
 )
 
@@ -237,16 +237,12 @@ class Replica:
             self._raise_failure()
             try:
                 with connect(self.source, self._credentials) as peer:
-                    welcome = self._greet(peer)
+                    welcome = self._welcomed(peer)
                     failures = 0
                     self._full = self.mark.waits_for = ""
                     self._tell(f"following {self.source}, epoch {welcome.epoch}")
                     self._receive(peer, welcome)
-            except ssl.SSLError as error:
-                if not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                    raise refused_certificate(self.source, error) from error
-                why: object = error
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError) as error:  # or TLS has found bytes that were changed on their way
                 why = error
             else:
                 continue
@@ -263,6 +259,15 @@ class Replica:
             lane.forget_pending()
         self.mark.connected = False
         self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
+
+    def _welcomed(self, peer: ssl.SSLSocket) -> Welcome:
+        """Greets. In TLS 1.3 a store that refuses our certificate says so only now."""
+        try:
+            return self._greet(peer)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise
+        except ssl.SSLError as error:
+            raise refused_certificate(self.source, error) from error
 
     def _greet(self, peer: ssl.SSLSocket) -> Welcome:
         """Says what is here, and takes what the store says of itself."""

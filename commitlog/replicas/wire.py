@@ -25,6 +25,7 @@ from typing import Any
 
 import orjson
 
+from commitlog.disk.epochs import OFFSET_MAX, Epoch, epochs_from_json, number_below
 from commitlog.disk.replica_files import is_replica_name
 from commitlog.errors import CommitLogError, ReplicaRefused, ReplicationRefused, StoreSuperseded
 from commitlog.shm.layout import LANE_ROWS
@@ -35,7 +36,6 @@ BODY_BYTES_MAX = 4 << 20
 FILE_BYTES_MAX = 64 << 20
 TAIL_BYTES = 1 << 16
 """How much of the end of each lane a replica has to have in common with the store, at most."""
-OFFSET_MAX = 1 << 62
 NO_LANE = 0xFFFF
 """The lane of what belongs to none: some frames, and the heartbeats of replicas."""
 IS_COMPLETE = 1
@@ -117,15 +117,20 @@ class Hello:
             _check_protocol(values)
             lanes = tuple(
                 LaneTail(
-                    _number(one["lane"], LANE_ROWS),
-                    _number(one["begin"]),
-                    _number(one["end"]),
-                    _number(one["crc"], 1 << 32),
+                    number_below(one["lane"], LANE_ROWS),
+                    number_below(one["begin"]),
+                    number_below(one["end"]),
+                    number_below(one["crc"], 1 << 32),
                 )
                 for one in values["lanes"]
             )
             hello = cls(
-                values["name"], values["store"], _number(values["epoch"]), values["follows"] is True, lanes, PROTOCOL
+                values["name"],
+                values["store"],
+                number_below(values["epoch"]),
+                values["follows"] is True,
+                lanes,
+                PROTOCOL,
             )
             if not (isinstance(hello.name, str) and is_replica_name(hello.name)):
                 raise ValueError("name")
@@ -138,14 +143,6 @@ class Hello:
         except (ValueError, KeyError, TypeError) as error:
             raise ReplicationRefused(f"this is no greeting of a replica ({error!r})") from error
         return hello
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A promotion: the epoch that began with it, and where each lane ended then."""
-
-    epoch: int
-    ends: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -179,14 +176,17 @@ class Welcome:
             _check_protocol(values)
             welcome = cls(
                 values["store"],
-                _number(values["epoch"]),
-                _number(values["segment_bytes"], (1 << 30) + 1),
-                _number(values["generation"]),
-                _number(values["heartbeat_ms"], 1 << 32),
-                _number(values["housekeeping_ms"], 1 << 32),
+                number_below(values["epoch"]),
+                number_below(values["segment_bytes"], (1 << 30) + 1),
+                number_below(values["generation"]),
+                number_below(values["heartbeat_ms"], 1 << 32),
+                number_below(values["housekeeping_ms"], 1 << 32),
                 values["config"],
                 epochs_from_json(values["epochs"]),
-                {_number(int(lane), LANE_ROWS): (_number(a), _number(b)) for lane, (a, b) in values["lanes"].items()},
+                {
+                    number_below(int(lane), LANE_ROWS): (number_below(a), number_below(b))
+                    for lane, (a, b) in values["lanes"].items()
+                },
             )
             size = welcome.segment_bytes
             if not _STORE_ID.fullmatch(welcome.store) or size < 1 << 12 or size & (size - 1):
@@ -196,30 +196,6 @@ class Welcome:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReplicationRefused(f"this is no answer of a store of ours ({error!r})") from error
         return welcome
-
-
-def epochs_from_json(values: Any) -> tuple[Epoch, ...]:
-    """Promotions, as `store.json` and a welcome have them.
-
-    Raises ValueError, KeyError, TypeError, AttributeError.
-    """
-    return tuple(
-        Epoch(_number(one["epoch"]), {_number(int(lane), LANE_ROWS): _number(end) for lane, end in one["ends"].items()})
-        for one in values
-    )
-
-
-def epochs_to_json(epochs: tuple[Epoch, ...]) -> list[dict[str, Any]]:
-    """Promotions, as `store.json` has them."""
-    return [{"epoch": one.epoch, "ends": {str(lane): end for lane, end in one.ends.items()}} for one in epochs]
-
-
-def shared_end(epochs: tuple[Epoch, ...], epoch: int, lane: int) -> int:
-    """How far a lane of a store in an earlier `epoch` may have what the promoted store has.
-
-    `epochs` is the history of the promoted one.
-    """
-    return min((one.ends.get(lane, 0) for one in epochs if one.epoch > epoch), default=OFFSET_MAX)
 
 
 def _greeting(values: dict[str, Any]) -> bytes:
@@ -245,12 +221,6 @@ def _check_protocol(values: dict[str, Any]) -> None:
             f"the other side speaks version {values['protocol']!r:.20} of the protocol, this one {PROTOCOL}: install the "
             f"same version of the package on both machines"
         )
-
-
-def _number(value: object, below: int = OFFSET_MAX) -> int:
-    if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"{value!r:.40} is no number below {below}")
-    return value
 
 
 # ---- refusals ----------------------------------------------------------------------------------

@@ -170,7 +170,10 @@ def _reason(
 def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
     run = f"`commitlog run {facts.path}`"
     silent_ms = facts.supervisor_silent_ms or 0.0
-    if facts.killed:
+    if facts.superseded_by and not facts.running:
+        text = f"a replica of this store was promoted ({facts.superseded_by})"
+        yield _reason("stopped", text, f"send to that one, and `commitlog rejoin {facts.path} --from HOST:PORT`")
+    elif facts.killed:
         yield _reason("killed", "the store was killed, or its machine went down", f"{run} continues it")
     elif facts.replica_of:
         yield from _own_replica(facts, limits)

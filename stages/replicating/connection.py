@@ -123,6 +123,10 @@ class HAConnection(threading.Thread, ABC):
         self.wake()
         self.join()
 
+    def give_way(self, address: str) -> None:
+        """Ends for another connection of this name, which has come from `address`."""
+        self.break_off()
+
     def run(self) -> None:
         refusal = ""
         try:

@@ -25,7 +25,7 @@ from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.config import ReplicationConfig
 from commitlog.disk.consume_queue import ConsumeQueue, is_light
 from commitlog.disk.quarantine import corruption_notes
-from commitlog.errors import CommitLogError, DamagedFile, ReplicaRefused
+from commitlog.errors import CommitLogError, DamagedFile, ReplicaRefused, ReplicationRefused
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.replicas.wire import (
     HEAD,
@@ -44,6 +44,8 @@ from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
 
 _LOOK_NS = 1_000_000_000
 _QUEUES_A_FRAME = 4_096
+_FAREWELL_SECONDS = 1.0
+"""How long a connection may take to end by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,8 @@ class ReplicaConnection(HAConnection):
         """Lane → how far the replica has acknowledged it on this connection."""
         self.counts = False
         """Whether the copy could be promoted: only then it counts as a replica."""
+        self._follower = ""
+        """Where another connection of this name has come from, for which this one ends."""
 
     def greet(self) -> None:
         self.send(self._welcome.to_bytes())
@@ -249,6 +253,25 @@ class ReplicaConnection(HAConnection):
         """Not longer than until it looks at the readers again."""
         return min(super()._wait_ms(), _LOOK_NS // 1_000_000)
 
+    def give_way(self, address: str) -> None:
+        """Ends it for another connection of this name, and waits for that.
+
+        Mostly that is the same replica, which has lost this one. Where this one is another copy, it
+        has to know, or the two of them would end each other again and again.
+        """
+        self._follower = address
+        self.end()
+        self.join(_FAREWELL_SECONDS)
+        self.break_off()
+
     def finish(self) -> None:
         for reader in self._readers.values():
             reader.close()
+        if self._follower:
+            why = (
+                f"another connection of replica {self.peer_name} has come from {self._follower}: give each copy a name of "
+                f"its own with `commitlog replica --name`"
+            )
+            log.warning("%s: ended: %s", self.peer_name, why)
+            with suppress(OSError):  # it is gone, as it should be
+                self.send(frame(Kind.REFUSAL, NO_LANE, 0, refusal(ReplicationRefused(why))))

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from commitlog.config import ReplicationConfig
+from commitlog.disk.epochs import epochs_from_json, shared_end
 from commitlog.disk.replica_mark import mark_superseded, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused
 from commitlog.record.crc import crc32
-from commitlog.replicas.wire import Hello, LaneTail, Welcome, epochs_from_json, shared_end
+from commitlog.replicas.wire import Hello, LaneTail, Welcome
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.stages.replicating.lane_log import LaneLog
 

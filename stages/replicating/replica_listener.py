@@ -169,7 +169,7 @@ class ReplicaListener:
         )
         with self._coming:
             for other in self._peers.named(hello.name):  # its last one may be half open, and must not count twice
-                other.break_off()
+                other.give_way(address)
             self._peers.add(connection, "replica", address)
 
     def _acknowledged(self, connection: HAConnection, lane: int, where: int) -> None:

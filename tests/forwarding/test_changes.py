@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,13 @@ import pytest
 
 import commitlog
 from commitlog.columns.segments import SEGMENTS
-from commitlog.errors import CommitLogError, TargetChanged
+from commitlog.disk.replica_mark import ReplicaMark, save_mark
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, ForwardError, TargetChanged
 from commitlog.forwarding import forwarder
 from commitlog.forwarding.forwarder import Forwarder
 from commitlog.forwarding.settings import settings_of
+from commitlog.replicas.promotion import promote
 from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
 from tests.replicas.scene import kill_all
@@ -134,3 +138,30 @@ def test_two_topics_that_go_to_one_are_both_forwarded_again(tmp_path: Path, kafk
         kafka.create(name, 64)
         made.look()
         wait_until(lambda: sorted(kafka.values(name).get(0, [])) == [b"order", b"return"], "both are there again")
+
+
+def test_a_copy_that_takes_over_without_all_that_was_forwarded(tmp_path: Path, kafka: Broker) -> None:
+    """The forwarder goes back to where the copy was promoted: each message of the copy is in Kafka.
+
+    What only the old primary had stays in Kafka, too. The old primary is not forwarded any more.
+    """
+    old, new, name = tmp_path / "old", tmp_path / "new", kafka.new_name()
+    options = {"topic_map": [f"orders={name}"]}
+    send_and_stop(old, b"one", b"two")
+    shutil.copytree(old, new)
+    send_and_stop(old, b"only here", b"this, too")
+    forward(old, kafka.url, **options)
+    save_mark(StoreDirectory(new), ReplicaMark("h:1", "copy", complete=True))
+    promote(new)
+    forward(new, kafka.url, **options)
+    send_and_stop(new, b"three", b"four", b"five")
+    for _ in range(2):  # the second one goes on where the first one was
+        forward(new, kafka.url, **options)
+    assert kafka.values(name) == {0: [b"one", b"two", b"only here", b"this, too", b"three", b"four", b"five"]}
+    with pytest.raises(ForwardError, match="a replica was promoted"):
+        forward(old, kafka.url, **options)
+
+
+def send_and_stop(path: Path, *values: bytes) -> None:
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        send(producer, "orders", *values)

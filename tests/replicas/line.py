@@ -27,6 +27,8 @@ class Line:
         self.held: set[str] = set()
         self.passed = 0
         """Bytes that have passed to the replica."""
+        self.flips: set[str] = set()
+        """Directions in which one bit of the next bytes is turned over, past TCP's checksum."""
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._turns = 0
         self._is_over = threading.Event()
@@ -77,7 +79,10 @@ class Line:
 
     def _pass(self, end: socket.socket, other: socket.socket, way: str) -> bool:
         try:
-            data = end.recv(_STEP_BYTES)
+            data = bytearray(end.recv(_STEP_BYTES))
+            if data and way in self.flips:
+                self.flips.discard(way)
+                data[-1] ^= 16
             other.sendall(data)
         except OSError:
             return False

@@ -73,3 +73,15 @@ def test_a_line_that_is_cut_again_and_again(scene: Scene) -> None:
         producer.flush("flushed", 60)
         await_copy(scene)
         check_equal(scene)
+
+
+@pytest.mark.parametrize("way", ["to store", "to replica"])
+def test_a_bit_that_a_line_turns_over(scene: Scene, way: str) -> None:
+    """TLS notices it. The replica connects again and goes on: it is not of the certificates."""
+    with over_a_line(scene) as (_, producer, made):
+        made.flips.add(way)
+        producer.send("orders", b"second")
+        wait_until(lambda: way not in made.flips, "a bit is turned over")
+        producer.flush("flushed", 60)
+        await_copy(scene)
+        check_equal(scene)

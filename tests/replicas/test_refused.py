@@ -170,3 +170,15 @@ def test_a_copy_of_a_later_epoch_stops_the_old_primary(scene: Scene) -> None:
     wait_until(lambda: not old.running, "the old primary has stopped")
     with pytest.raises(StoreSuperseded):
         old.close()
+
+
+def test_a_second_copy_of_one_name_ends_the_first_one_by_name(scene: Scene) -> None:
+    """Else the two would end each other's connections for ever, and neither would say why."""
+    with scene.open() as store, scene.replica() as first:
+        send(store, b"one")
+        await_copy(scene)
+        with scene.replica(scene.path / "second"):
+            said = first.ended()
+            assert "another connection of replica copy has come" in said
+            assert "commitlog replica --name" in said
+            await_copy(scene, scene.path / "second")

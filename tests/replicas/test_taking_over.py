@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.replica_files import known_replicas
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReplicaRefused, StoreRefused, StoreRunning, StoreSuperseded
 from commitlog.replicas.promotion import promote
+from commitlog.watching.health import HealthLimits, health
+from commitlog.watching.snapshot import StoreWatch
 from tests.ports import free_port
 from tests.replicas.scene import Scene, await_copy, flushed_of, log_of
 from tests.waiting import wait_until
@@ -112,6 +115,7 @@ def test_an_old_primary_rejoins_and_what_only_it_had_is_counted(scene: Scene) ->
     kept = b"".join(path.read_bytes() for path in sorted((old / "lanes/0/quarantine").glob("torn-*.bin")))
     kept += b"".join(path.read_bytes() for path in sorted((old / "lanes/0/quarantine").glob("segment-*")))
     assert sum(b"only here %d" % number in kept for number in range(300)) == 300
+    assert known_replicas(StoreDirectory(old)) == []  # they followed what it was
 
 
 def test_a_primary_that_meets_the_promoted_store_stops_and_does_not_start_again(scene: Scene) -> None:
@@ -126,6 +130,12 @@ def test_a_primary_that_meets_the_promoted_store_stops_and_does_not_start_again(
         scene.open()
     with pytest.raises(StoreSuperseded, match="commitlog rejoin"):
         commitlog.Producer(scene.primary)
+    with StoreWatch(scene.primary) as watch:
+        (reason,) = health(watch.snapshot(), HealthLimits(full_percent=100)).reasons
+    assert (reason.code, reason.severity) == ("stopped", "down")
+    assert "was promoted" in reason.text
+    assert "commitlog rejoin" in reason.way_out
+    assert "superseded: a replica of it was promoted" in command("stat", str(scene.primary))
 
 
 @pytest.mark.nightly

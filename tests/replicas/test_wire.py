@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from commitlog.disk.epochs import OFFSET_MAX, Epoch
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replica_mark import ReplicaMark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
@@ -25,11 +26,11 @@ from commitlog.shm.layout import LANE_ROWS
 from tests.builders.hand_made import HandMadeStore
 
 STORE = "0" * 32
-OFFSETS = some.integers(0, wire.OFFSET_MAX - 1)
+OFFSETS = some.integers(0, OFFSET_MAX - 1)
 LANES = some.integers(0, LANE_ROWS - 1)
 TAILS = some.builds(
     lambda lane, begin, size, crc: LaneTail(lane, begin, begin + size, crc),
-    LANES, some.integers(0, wire.OFFSET_MAX >> 1), some.integers(0, wire.TAIL_BYTES), some.integers(0, (1 << 32) - 1),
+    LANES, some.integers(0, OFFSET_MAX >> 1), some.integers(0, wire.TAIL_BYTES), some.integers(0, (1 << 32) - 1),
 )  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def test_a_hello_comes_back_as_it_was(tails: list[LaneTail], epoch: int, follows
 @given(some.dictionaries(LANES, OFFSETS, max_size=5), some.integers(0, 100))
 def test_a_welcome_comes_back_as_it_was(ends: dict[int, int], epoch: int) -> None:
     lanes = {lane: (0, end) for lane, end in ends.items()}
-    epochs = (wire.Epoch(epoch, ends),)
+    epochs = (Epoch(epoch, ends),)
     welcome = Welcome(STORE, epoch, 1 << 16, 1, 100, 1000, {"store": {}}, epochs, lanes)
     assert Welcome.from_bytes(body_of(welcome.to_bytes())) == welcome
 

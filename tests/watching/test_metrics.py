@@ -38,6 +38,7 @@ NOT_SHOWN = {
     "StoreStatistics.path": "it is the label `store`, by the name that the user gave",
     "StoreStatistics.replica_of": "a text; `commitlog stat` says it",
     "StoreStatistics.replica_waits_for": "the same",
+    "StoreStatistics.superseded_by": "the same",
     "StoreStatistics.throughput": "Prometheus makes rates itself, of commitlog_lane_messages_total",
     "StageStatistics.p50_us": "Prometheus makes it of the histogram",
     "StageStatistics.p99_us": "the same",
