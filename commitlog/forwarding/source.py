@@ -17,15 +17,11 @@ import pyarrow as pa
 from commitlog.columns.arrow_columns import TIMESTAMP
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import Wording, read_slices
-from commitlog.disk.consume_queue import ConsumeQueue
-from commitlog.disk.epochs import OFFSET_MAX, epochs_from_json, shared_end
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, ForwardError, OffsetOutOfRange
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex
-from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.view import StoreView
 from commitlog.record.properties import BYTES_KEY_NAME
 
 _SEGMENTS_MAPPED = 16
@@ -111,17 +107,8 @@ class Source:
 
         Raises DamagedFile.
         """
-        topic, lane = key
-        view = StoreView(self._path)
-        try:
-            end = shared_end(epochs_from_json(view.facts.epochs), epoch, lane)
-            if end == OFFSET_MAX or lane not in view.lanes():
-                return None if end == OFFSET_MAX else 0
-            first = view.limits(lane).first
-            with ConsumeQueue(view.lane_directory(lane).queue_path(topic)) as queue:
-                return QueueBounds(queue, first, end).find()[1]
-        finally:
-            view.close()
+        self._index.refresh()
+        return self._index.shared_ends(epoch, [key]).get(key)
 
     def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:
         """Where to go on in a queue. Raises DataLoss, OffsetOutOfRange."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
 from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.promotions import shared_ends
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
@@ -57,6 +58,10 @@ class StoreIndex(Protocol):
         """The id of the store, or "" for a RocketMQ store root, which has none."""
 
     @property
+    def epoch(self) -> int:
+        """How often a replica of the store was promoted."""
+
+    @property
     def one_log(self) -> bool:
         """Whether it is a RocketMQ store root."""
 
@@ -75,6 +80,12 @@ class StoreIndex(Protocol):
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
         """Lane → what may be read of the topic there."""
+
+    def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> Mapping[QueueKey, int]:
+        """Up to which offset the store has in each queue what it had in an earlier epoch.
+
+        Queues of which all is shared are left out.
+        """
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> Mapping[QueueKey, int | None]:
         """The offset of each queue's first message stored at or after its time (ms), or None."""
@@ -117,6 +128,10 @@ class LocalIndex:
         return self._view.store_id
 
     @property
+    def epoch(self) -> int:
+        return self._view.epoch
+
+    @property
     def one_log(self) -> bool:
         return self._view.one_log
 
@@ -138,6 +153,9 @@ class LocalIndex:
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
         return self.index.ranges(topic)
+
+    def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
+        return shared_ends(self._view, epoch, queues)
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
         return {key: self.index.find_by_time(*key, ms) for key, ms in times.items()}

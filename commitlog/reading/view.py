@@ -14,6 +14,7 @@ from typing import Protocol
 
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import queue_directories
+from commitlog.disk.epochs import Epoch, epochs_from_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue, guess_segment_bytes
 from commitlog.disk.store_directory import (
@@ -68,6 +69,14 @@ class LogView(Protocol):
 
     @property
     def segment_bytes(self) -> int: ...
+
+    @property
+    def epoch(self) -> int:
+        """How often a replica of the store was promoted."""
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """These promotions, the oldest first."""
 
     @property
     def live(self) -> bool:
@@ -178,6 +187,14 @@ class StoreView:
         return self.facts.segment_bytes
 
     @property
+    def epoch(self) -> int:
+        return self.facts.epoch
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return epochs_from_json(self.facts.epochs)
+
+    @property
     def live(self) -> bool:
         return self.control is not None
 
@@ -243,6 +260,7 @@ class RocketMQView:
     """
 
     live, one_log, is_replica, store_id, pool = False, True, False, "", None
+    epoch, epochs = 0, ()
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel

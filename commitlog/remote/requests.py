@@ -61,8 +61,22 @@ class Looked:
     """Topic → whether it was deleted, and has had no message since."""
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
     """Topic → lane → first and end."""
+    epoch: int = 0
+    """How often a replica of the store was promoted."""
     warning: str = ""
     """What whoever reads the store should know: see ReadingWarning."""
+
+
+@dataclass(frozen=True)
+class SharedEnds:
+    """Action `shared_ends`: up to where queues have what the store had in an earlier epoch.
+
+    The answer is a list of queue offsets in the same order, with null where all is shared.
+    """
+
+    store: str
+    epoch: int
+    queues: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +53,10 @@ class RemoteIndex:
         return self._looked.store_id
 
     @property
+    def epoch(self) -> int:
+        return self._looked.epoch
+
+    @property
     def one_log(self) -> bool:
         return self._looked.one_log
 
@@ -97,6 +101,11 @@ class RemoteIndex:
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
         return self._ranges.get(topic, {})
+
+    def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
+        asked = requests.SharedEnds(self.address.store, epoch, tuple(queues))
+        found = self._connection.ask("shared_ends", asked)
+        return {key: end for key, end in zip(queues, found, strict=True) if end is not None}
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
         wanted = tuple((topic, lane, ms) for (topic, lane), ms in times.items())

@@ -63,7 +63,9 @@ def _look(
     with store.index(request.isolation) as (index, version):
         pool = index.pool
         warning = without_paths(index.index.rest_warning, store)
-        facts = requests.Looked(request.seen, index.store_id, index.one_log, index.live, ports, warning=warning)
+        facts = requests.Looked(
+            request.seen, index.store_id, index.one_log, index.live, ports, epoch=index.epoch, warning=warning
+        )
         if version == seen_version:
             return facts, pool
         present = set(index.topics())
@@ -72,10 +74,19 @@ def _look(
         queues = {
             topic: {lane: (queue.first, queue.end) for lane, queue in index.ranges(topic).items()} for topic in wanted
         }
-    told = facts.store_id, facts.live, [(topic, topics[topic]) for topic in wanted], queues
+    told = facts.store_id, facts.epoch, facts.live, [(topic, topics[topic]) for topic in wanted], queues
     own_hash = blake2b(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), digest_size=16).hexdigest()
     found = replace(facts, version=f"{version} {own_hash}")
     return (found if own_hash == seen_hash else replace(found, topics=topics, queues=queues)), pool
+
+
+def shared_ends(store: ServedStore, access: Access, request: requests.SharedEnds) -> list[int | None]:
+    access.check_reads(topic for topic, _ in request.queues)
+    with store.index(reads=True) as (index, _):
+        for key in request.queues:
+            _check_queue(index, key)
+        found = index.shared_ends(request.epoch, request.queues)
+    return [found.get((topic, lane)) for topic, lane in request.queues]
 
 
 def find_by_times(store: ServedStore, access: Access, request: requests.FindByTimes) -> list[int | None]:

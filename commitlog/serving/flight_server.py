@@ -337,6 +337,7 @@ def _check_append(server: FlightServer, caller: Caller, request: requests.CheckA
 
 _ACTIONS: dict[str, tuple[type, Answer]] = {
     "look": (requests.Look, _look),
+    "shared_ends": (requests.SharedEnds, _reading(answers.shared_ends)),
     "find_by_times": (requests.FindByTimes, _reading(answers.find_by_times)),
     "sizes": (requests.Sizes, _reading(answers.sizes)),
     "limit_rows": (requests.LimitRows, _reading(answers.limit_rows)),

@@ -1,14 +1,18 @@
 """The offsets that Spark keeps in a checkpoint.
 
-    {"@store": "<id>", "@from": {…}, "orders": {"0": 42}, …}
+    {"@store": "<id>", "@epoch": 1, "@from": {…}, "orders": {"0": 42}, …}
 
-Spark compares offsets as strings, so the order of keys is fixed: the store, `@from` if there is
-one, topics by name, lanes by number. `@` is illegal in a topic, and users never write it.
+Spark compares offsets as strings, so the order of keys is fixed: the store, `@epoch` and `@from`
+if there are any, topics by name, lanes by number. `@` is illegal in a topic, and users never write
+it.
 
 `@from` says where queues began that are new in an end offset: all queues at the first start, later
 a lane or topic that has appeared. Spark stores an end offset before its batch runs, but it never
 stores a first start. So after a crash in the very first batch, the replay would begin wherever
 "latest" is by then. `begin_of` believes `@from` before anything else.
+
+`@epoch` says how often a replica of the store had been promoted. A promoted copy may have other
+messages at offsets that were read of the old primary, which nobody had replicated.
 
 A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet. All of its messages
 are read, from offset 0 on.
@@ -17,13 +21,13 @@ are read, from offset 0 on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commitlog.errors import DataLoss, OptionError
+from commitlog.errors import DataLoss, OptionError, StoreSuperseded
 from commitlog.reading.starting_point import Offsets
 
-STORE_KEY, FROM_KEY = "@store", "@from"
+STORE_KEY, EPOCH_KEY, FROM_KEY = "@store", "@epoch", "@from"
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,13 @@ class StreamOffset:
     store: str
     ends: Offsets
     begins: Offsets = field(default_factory=dict)
+    epoch: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark gets it, with the keys in their fixed order."""
         parts: dict[str, Any] = {STORE_KEY: self.store}
+        if self.epoch:
+            parts[EPOCH_KEY] = self.epoch
         begins = {topic: lanes for topic, lanes in self.begins.items() if lanes}
         if begins:
             parts[FROM_KEY] = _ordered(begins)
@@ -54,19 +61,39 @@ class StreamOffset:
         try:
             ends = {topic: _numbers(lanes) for topic, lanes in value.items() if not topic.startswith("@")}
             begins = {topic: _numbers(lanes) for topic, lanes in value.get(FROM_KEY, {}).items()}
-            return cls(str(value[STORE_KEY]), ends, begins)
+            return cls(str(value[STORE_KEY]), ends, begins, int(value.get(EPOCH_KEY, 0)))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise OptionError(
                 f"the checkpoint holds an offset that is none of this source ({error!r}); give the query a new checkpoint"
             ) from None
 
-    def check_store(self, store: str, path: str) -> None:
-        """Raises DataLoss if the offset belongs to another store than the one at the path now."""
+    def check_store(self, store: str, epoch: int, path: str) -> None:
+        """Checks that the offset belongs to the store at the path now.
+
+        Raises DataLoss for another store, and StoreSuperseded for an old primary.
+        """
         if self.store != store:
             raise DataLoss(
                 f"{path} is another store ({store}) than the one this checkpoint counts in ({self.store}): it was deleted "
                 "and made again, or the path changed; give the query a new checkpoint"
             )
+        if self.epoch > epoch:
+            raise StoreSuperseded(
+                f"{path} has epoch {epoch}, and the checkpoint has read epoch {self.epoch} of this store: a replica of "
+                f"it was promoted, so give the query the path of that one"
+            )
+
+    def back_to(self, shared: Mapping[tuple[str, int], int], epoch: int) -> StreamOffset:
+        """This offset in a later epoch, no further than what the promoted store `shared`.
+
+        A queue that goes back is in `@from`, so that the next batch begins there.
+        """
+        ends: Offsets = {topic: dict(lanes) for topic, lanes in self.ends.items()}
+        begins: Offsets = {topic: dict(lanes) for topic, lanes in self.begins.items()}
+        for (topic, lane), end in shared.items():
+            if ends.get(topic, {}).get(lane, 0) > end:
+                ends[topic][lane] = begins.setdefault(topic, {})[lane] = end
+        return StreamOffset(self.store, ends, begins, epoch)
 
     def begin_of(self, start: StreamOffset, topic: str, lane: int) -> int | None:
         """Where the range of a queue begins that ends in this offset.
@@ -89,7 +116,7 @@ class StreamOffset:
             new |= {lane: known[lane] for lane in lanes if lane in known and first.get(lane) == known[lane]}
             if new:
                 begins[topic] = new
-        return StreamOffset(self.store, self.ends, begins)
+        return replace(self, begins=begins)
 
 
 def _ordered(offsets: Offsets) -> dict[str, dict[str, int]]:

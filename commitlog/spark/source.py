@@ -187,6 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
         self._gone: set[QueueKey] = set()
+        self._went_back: set[QueueKey] = set()
         self._wait = ServerWait()
 
     def _resolver(self, wait_ms: int = 0) -> tuple[Resolver, bool]:
@@ -225,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins: Offsets = {topic: {} for topic in self.options.subscription.chosen([])}
         for (topic, lane), begin in resolver.offsets(starting, queues).items():
             begins.setdefault(topic, {})[lane] = begin
-        return StreamOffset(resolver.index.store_id, begins, begins).to_json()
+        return StreamOffset(resolver.index.store_id, begins, begins, resolver.index.epoch).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends: `start` itself if there is nothing, or not enough, to read."""
@@ -245,8 +246,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not moved and start == self._idle_at:
             self._write_position()
             return start
-        offset = StreamOffset.from_json(start)
-        offset.check_store(resolver.index.store_id, self.options.path)
+        offset = self._of_this_epoch(StreamOffset.from_json(start), resolver.index)
         if self._held_name is not None:
             name, chosen = self.options.reader_name or "", self.options.subscription
             self._held_name.move(position_of(name, chosen, offset.store, offset.ends, resolver.index.topics()))
@@ -277,7 +277,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end > done or lane in offset.ends.get(topic, {}):
                 new.setdefault(topic, {})[lane] = max(end, done)
                 earliest.setdefault(topic, {})[lane] = done
-        return StreamOffset(offset.store, new).following(offset, earliest).to_json()
+        return StreamOffset(offset.store, new, epoch=offset.epoch).following(offset, earliest).to_json()
+
+    def _of_this_epoch(self, offset: StreamOffset, index: StoreIndex) -> StreamOffset:
+        """The offset as the store counts now, where a replica of it was promoted since.
+
+        What was read of the old primary and never replicated is lost to the store. The promoted one
+        has other messages at these offsets: the query goes back to read them, if it may go on.
+        Raises DataLoss, StoreSuperseded.
+        """
+        offset.check_store(index.store_id, index.epoch, self.options.path)
+        if offset.epoch == index.epoch:
+            return offset
+        known = [(topic, lane) for topic, lanes in offset.ends.items() for lane in lanes if lane in index.ranges(topic)]
+        shared = index.shared_ends(offset.epoch, known)
+        for (topic, lane), end in shared.items():
+            had = offset.ends[topic][lane]
+            if had > end and (topic, lane) not in self._went_back:
+                text = f"the query has read offsets {end} to {had - 1} of the old primary, which were not replicated"
+                data_loss(self.options, f"topic {topic}, lane {lane}: a replica was promoted, and {text}")
+                self._went_back.add((topic, lane))
+        return offset.back_to(shared, index.epoch)
 
     def _write_position(self) -> None:
         """Writes the reader's position. This is called when there is nothing to read.
@@ -365,7 +385,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Offsets = {}
         for (topic, lane), queue in Resolver(self._index, self.options).queues().items():
             ends.setdefault(topic, {})[lane] = queue.end
-        return StreamOffset(self._index.store_id, ends).to_json()
+        return StreamOffset(self._index.store_id, ends, epoch=self._index.epoch).to_json()
 
     # ---- a batch --------------------------------------------------------------------------------
 
@@ -375,12 +395,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLoss, OffsetOutOfRange, OptionError (the offsets are not of this source).
         """
         resolver, _ = self._resolver()
-        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        last.check_store(resolver.index.store_id, self.options.path)
+        first, planned = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        last = self._of_this_epoch(planned, resolver.index)
         ranges: dict[QueueKey, tuple[int, int]] = {}
         for topic, lanes in last.ends.items():
             for lane, stop in lanes.items():
-                begin = last.begin_of(first, topic, lane)
+                begin = planned.begin_of(first, topic, lane)
+                if begin is not None and stop < planned.ends[topic][lane]:
+                    begin = min(begin, stop)  # the rest of the batch is lost
                 if begin is None or begin > stop:
                     raise OptionError(
                         f"the checkpoint's offsets go from {begin} to {stop} in topic {topic}, lane {lane}; give the query "

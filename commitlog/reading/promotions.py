@@ -1,0 +1,30 @@
+"""What a promoted store shares with the one whose replica it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.epochs import OFFSET_MAX, shared_end
+from commitlog.reading.queue_bounds import QueueBounds
+from commitlog.reading.view import LogView
+
+
+def shared_ends(view: LogView, epoch: int, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Up to which queue offset the store has in each queue what it had in an earlier epoch.
+
+    A queue is a topic and a lane. Those whose lane was promoted at no place, so that all of it is
+    shared, are left out. Raises DamagedFile.
+    """
+    found: dict[tuple[str, int], int] = {}
+    lanes = view.lanes()
+    for topic, lane in queues:
+        end = shared_end(view.epochs, epoch, lane)
+        if end == OFFSET_MAX:
+            continue
+        if lane not in lanes:
+            found[topic, lane] = 0
+            continue
+        with ConsumeQueue(view.lane_directory(lane).queue_path(topic)) as queue:
+            found[topic, lane] = QueueBounds(queue, view.limits(lane).first, end).find()[1]
+    return found

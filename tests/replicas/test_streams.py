@@ -1,0 +1,128 @@
+"""A stream of Spark's on a promoted copy: what the old primary alone had is lost, and nothing else.
+
+The reader that Spark drives is driven here without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import commitlog
+from commitlog.errors import DataLoss, StoreSuperseded
+from commitlog.replicas.promotion import promote
+from commitlog.spark.source import CommitLogDataSource, StreamReader
+from tests.nightly import by_url_nightly
+from tests.replicas.scene import Scene, await_copy
+from tests.served import place_of
+from tests.spark.conftest import no_segments_mapped
+
+__all__ = ["no_segments_mapped"]
+pytestmark = [by_url_nightly, pytest.mark.usefixtures("both_ways")]
+
+Offset = dict[str, Any]
+
+
+def send(store: commitlog.Store, *values: bytes) -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send("orders", value)
+        producer.flush()
+
+
+@contextmanager
+def stream(path: Path, *, fails: bool = True) -> Iterator[StreamReader]:
+    """A reader of the topic from its beginning."""
+    options = {
+        "path": place_of(path),
+        "subscribe": "orders",
+        "startingoffsets": "earliest",
+        "columns": "value",
+        "failondataloss": str(fails).lower(),
+    }
+    source = CommitLogDataSource(options)
+    reader = source.streamReader(source.schema())
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def end_of(reader: StreamReader, start: Offset) -> Offset:
+    return reader.latestOffset(start, ReadAllAvailable())
+
+
+def rows(reader: StreamReader, start: Offset, end: Offset) -> list[bytes]:
+    """What a batch gives."""
+    batches = (batch for task in reader.partitions(start, end) for batch in reader.read(task))
+    return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def read_of_primary(scene: Scene) -> tuple[Offset, Offset]:
+    """Where a query of the primary began, and where it is. The copy lacks the last two messages."""
+    with scene.open() as store, scene.replica():
+        send(store, b"one", b"two")
+        await_copy(scene)
+    with scene.open() as store, stream(scene.primary) as reader:
+        send(store, b"lost", b"lost too")
+        begin = reader.initialOffset()
+        end = end_of(reader, begin)
+        assert rows(reader, begin, end) == [b"one", b"two", b"lost", b"lost too"]
+    promote(scene.copy)
+    return begin, end
+
+
+def test_what_only_the_old_primary_had_is_a_loss(scene: Scene, read_of_primary: tuple[Offset, Offset]) -> None:
+    """Although the copy is longer than the checkpoint by now."""
+    begin, end = read_of_primary
+    with scene.open(scene.copy, listen="") as store:
+        send(store, b"three", b"four", b"five")
+        with stream(scene.copy) as reader:
+            said = "topic orders, lane 0: a replica was promoted, .* offsets 2 to 3 .* failOnDataLoss=false"
+            with pytest.raises(DataLoss, match=said):
+                end_of(reader, end)
+            with pytest.raises(DataLoss, match=said):
+                reader.partitions(begin, end)
+
+
+def test_a_query_that_may_go_on_leaves_nothing_of_the_copy_out(
+    scene: Scene, read_of_primary: tuple[Offset, Offset]
+) -> None:
+    """Its last batch is planned again after a crash: what is left of it comes once more."""
+    begin, end = read_of_primary
+    with scene.open(scene.copy, listen="") as store:
+        send(store, b"three", b"four", b"five")
+        with stream(scene.copy, fails=False) as reader:
+            assert rows(reader, begin, end) == [b"one", b"two"]
+            after = end_of(reader, end)
+            assert rows(reader, end, after) == [b"three", b"four", b"five"]
+            send(store, b"six")
+            last = end_of(reader, after)
+            assert rows(reader, after, last) == [b"six"]
+    said = "epoch 0, .* has read epoch 1 .* the path of that one"
+    with stream(scene.primary) as reader, pytest.raises(StoreSuperseded, match=said):
+        end_of(reader, last)
+
+
+def test_a_query_that_has_read_no_more_than_the_copy_goes_on(scene: Scene) -> None:
+    """On the copy, before and after it is promoted, by the same reader and by a new one."""
+    with scene.open() as store, stream(scene.primary) as reader, scene.replica():
+        send(store, b"one", b"two")
+        await_copy(scene)
+        start = end_of(reader, reader.initialOffset())
+    with stream(scene.copy) as reader:
+        assert end_of(reader, start) == start
+        promote(scene.copy)
+        with scene.open(scene.copy, listen="") as store:
+            send(store, b"three")
+            end = end_of(reader, start)
+            assert rows(reader, start, end) == [b"three"]
+            send(store, b"four")
+            with stream(scene.copy) as another:
+                assert rows(another, end, end_of(another, end)) == [b"four"]
