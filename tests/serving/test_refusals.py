@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,26 @@ def test_files_that_are_none(with_tls: Server, certificates: Certificates, tmp_p
         ask(address_of(with_tls, ca_file=missing))
 
 
+def test_files_that_are_replaced_while_a_client_runs(
+    mutual: Server, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Its own certificate, and the authority that it believes."""
+    authority, own, key = tmp_path / "ca.pem", tmp_path / "own.pem", tmp_path / "own.key"
+    files = {"ca_file": str(authority), "cert_file": str(own), "key_file": str(key)}
+    authority.write_bytes(certificates.foreign_authority.read_bytes())
+    for file, content in zip((own, key), certificates.make("foreign-client", foreign=True), strict=True):
+        file.write_bytes(content.read_bytes())
+    with closing(connection.Connection(address_of(mutual, **files))) as client:
+        with pytest.raises(CertificateRefused, match="of no authority"):
+            client.ask("stores", requests.Stores())
+        authority.write_bytes(certificates.authority.read_bytes())
+        with pytest.raises(ServerUnavailable, match="not know the authority"):
+            client.ask("stores", requests.Stores())
+        for file, content in zip((own, key), certificates.make("known-client"), strict=True):
+            file.write_bytes(content.read_bytes())
+        assert client.ask("stores", requests.Stores()) == ["store"]
+
+
 # ---- tokens -------------------------------------------------------------------------------------
 
 
@@ -234,7 +254,10 @@ def test_only_clients_with_a_token_get_in(tmp_path: Path) -> None:
 def test_a_token_for_another_topic(tmp_path: Path) -> None:
     """Nothing else is seen of the others than that the token is not for them."""
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"
-    own, writer = add_token(tokens, Access("own", ("oth*",))), add_token(tokens, Access("writer", read=False))
+    own, writer = (
+        add_token(tokens, Access("own", ("oth*",))),
+        add_token(tokens, Access("writer", read=False, write=True)),
+    )
     with server_of([store.path], tokens=tokens) as server, client_of(address_of(server, token=own)) as client:
         assert client.look().topics == {"other": False}
         assert sorted(client.rows(client.ticket("other"))) == store.rows("other")
