@@ -315,6 +315,30 @@ def test_another_store_at_the_place(tmp_path: Path) -> None:
         assert sorted(client.rows(client.ticket())) == made_again.rows("orders")
 
 
+def test_another_store_at_the_place_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    """Its records have the same sizes, and none of its rows come."""
+
+    def make(name: str, value: bytes) -> None:
+        store = HandMadeStore(tmp_path / name, segment_bytes=1 << 20)
+        for _ in range(20):
+            store.lane(0).append("orders", value * (1 << 19))
+        store.publish()
+
+    make("store", b"A")
+    make("other", b"B")
+    with server_of([tmp_path / "store"]) as server, client_of(address_of(server)) as client:
+        asked = orjson.loads(client.ticket())
+        asked["slices"] *= 20
+        stream = client.batches(orjson.dumps(asked))
+        seen = [next(stream)]
+        (tmp_path / "store").rename(tmp_path / "gone")
+        (tmp_path / "other").rename(tmp_path / "store")
+        with pytest.raises(DataLoss) as caught:
+            seen.extend(stream)
+        assert "store was deleted and made again while it was read" in checked(DataLoss, caught.value)
+    assert {value[:1] for batch in seen for value in batch["value"].to_pylist()} == {b"A"}
+
+
 def test_a_store_that_is_removed_while_it_is_served(tmp_path: Path) -> None:
     """It says so, and goes on when the store is back."""
     path = tmp_path / "store"
