@@ -6,6 +6,7 @@ A slice gives the same rows each time, or an error.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from commitlog.columns.typed_rows import MESSAGES_BYTES_MAX, TypedRows, WrongRow
 from commitlog.columns.unpacked_size import TooMuchUnpacked
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.topic_index import LaneIndex
@@ -142,7 +143,8 @@ def read_slices(
     """All rows of the plan, as batches of the schema. `segments` keeps the files that it maps.
 
     `warn` is told of rows that are left out, where the plan allows that.
-    Raises what `SliceReader.batches` does, and for columns what TypedRows does.
+    Raises what `SliceReader.batches` does, for columns what TypedRows does, and DataLoss if another
+    store takes the place of the plan's.
     """
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
     if plan.values == "columns":
@@ -151,8 +153,37 @@ def read_slices(
         from commitlog.columns.json_rows import JsonRows  # Arrow's parser is not needed otherwise
 
         build = JsonRows(schema, plan.json_options).batches
-    for piece in plan.slices:
-        yield from SliceReader(plan, piece, segments, warn).batches(build)
+    store = _PlannedStore(plan)
+    try:
+        for piece in plan.slices:
+            for batch in SliceReader(plan, piece, segments, warn).batches(build):
+                store.check()
+                yield batch
+    except (CorruptRecord, DamagedFile, DataLoss):
+        store.check()  # the files of another store look damaged, or are missing
+        raise
+    store.check()
+
+
+class _PlannedStore:
+    """The store of a plan. Another one may take its place while rows are read."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan, self._directory = plan, StoreDirectory(plan.path)
+        self._stamp: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        """Raises DataLoss if another store is there. Where none is, what is open is its own."""
+        if self._plan.one_log:
+            return
+        try:
+            facts = os.stat(self._directory.file)
+            stamp = facts.st_ino, facts.st_mtime_ns
+            if stamp != self._stamp and self._directory.load().id != self._plan.store_id:
+                raise DataLoss(f"{self._plan.path} was deleted and made again while it was read; load it anew")
+            self._stamp = stamp
+        except (FileNotFoundError, StoreNotFound):
+            return
 
 
 class SliceReader:

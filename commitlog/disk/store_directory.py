@@ -178,11 +178,15 @@ def new_store_id() -> str:
     return os.urandom(16).hex()
 
 
+_URL = re.compile(rb"commitlog(\+tls)?:/", re.IGNORECASE)
+"""How the URL of a served store begins. pathlib makes one slash of two."""
+
+
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """The absolute path that a user gave.
 
-    Raises IllegalArgument for a value that is not a path, and StoreRefused for one that can't be a
-    file name.
+    Raises IllegalArgument for a value that is not a path, also for the URL of a served store, and
+    StoreRefused for one that can't be a file name.
     """
     try:
         name = os.fsencode(path)
@@ -194,6 +198,11 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         ) from None
     if b"\0" in name:
         raise StoreRefused(f"{str(path)!a}: a path has no NUL in it; check where it comes from")
+    if _URL.match(name):
+        raise IllegalArgument(
+            f"{os.fspath(path)}: this takes a directory of this machine. The URL of a served store is for Spark, "
+            f"read_arrow, RemoteProducer, and the commands cat, topics, stat and produce"
+        )
     return Path(os.fsdecode(name)).absolute()
 
 

@@ -17,6 +17,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import (
     AccessDenied,
+    CertificateRefused,
     CommitLogError,
     OffsetOutOfRange,
     ServerBusy,
@@ -49,6 +50,11 @@ _GRPC_OPTIONS = [
 One that comes back is tried again while there is patience. gRPC itself would wait for minutes.
 """
 
+_OF_CREDENTIALS = (AccessDenied, CertificateRefused, ServerUnavailable)
+"""What a client hears whose credentials are out of date.
+
+A server that wants another certificate of the client ends the connection, and does not say why.
+"""
 _CANT_APPEND = (StoreNotRunning, AccessDenied)
 """What the host of a copy says to who wants to append."""
 
@@ -62,7 +68,9 @@ _process = 0
 class Connection:
     """The connection to one server of a store at a time: to the first one that answers.
 
-    Raises ServerError where a file of the credentials can't be read.
+    Files of the credentials that have changed are read again when a server refuses the old ones: a
+    process may live longer than a token or a certificate. Raises ServerError where one of them
+    can't be read.
     """
 
     def __init__(self, address: Address) -> None:
@@ -158,6 +166,17 @@ class Connection:
                 self._clients[host, port] = client
         return client
 
+    def _has_newer(self, files: _Files) -> bool:
+        """Whether the files have changed since `files` were read. From then on they are used."""
+        try:
+            newest = _Files(self.address)
+        except CommitLogError:  # gone or half written: what the server has said matters more
+            return False
+        with self._lock:
+            if self._files is files and (newest.headers, newest.tls) != (files.headers, files.tls):
+                self._files, self._clients = newest, {}  # streams that are open keep the old clients
+            return self._files is not files
+
     def _at_some_host(
         self,
         call: Callable[[Host], T],
@@ -174,7 +193,7 @@ class Connection:
         """
         hosts = self.address.hosts
         preferred = [] if port is None else [(hosts[self._at][0], port)]
-        began_ns = SYSTEM_CLOCK.monotonic_ns()
+        files, began_ns = self._files, SYSTEM_CLOCK.monotonic_ns()
         pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
         while True:
             refused: CommitLogError | None = None
@@ -184,6 +203,8 @@ class Connection:
                     answer = call(host)
                 except (pa.ArrowException, OSError) as error:
                     complaint = translated(error, self.address)
+                    if isinstance(complaint, _OF_CREDENTIALS) and self._has_newer(files):
+                        return self._at_some_host(call, patient=patient, port=port, passed_over=passed_over)
                     if isinstance(complaint, passed_over):
                         refused = refused or complaint
                     elif not isinstance(complaint, (ServerUnavailable, ServerBusy)):
@@ -200,7 +221,7 @@ class Connection:
 
 
 class _Files:
-    """What a client says of itself in each call, and what it believes: read once."""
+    """What a client says of itself in each call, and what it believes."""
 
     def __init__(self, address: Address) -> None:
         known, names = address.credentials, address.names

@@ -286,7 +286,7 @@ class RemoteProducer:
     def _required(self, topic: str, instead: str) -> TopicSchema:
         found = self._schema(topic)
         if found is None:
-            raise no_schema(str(self._address), topic, instead, [])
+            raise no_schema(str(self._address), topic, instead)
         return found
 
     def _collect(

@@ -190,11 +190,15 @@ class TopicSchemas:
             raise disk_error(error.errno or errno.EIO, f"writing {file}") from error
 
 
-def no_schema(store: Path | str, topic: str, instead: str, typed: list[str]) -> NoSchema:
-    """The error for a topic of a store that is none of its `typed` ones, and what to do instead."""
+def no_schema(store: Path | str, topic: str, instead: str, typed: list[str] | None = None) -> NoSchema:
+    """The error for a topic of a store that is none of its `typed` ones, and what to do instead.
+
+    None: which topics are typed is not known.
+    """
+    listed = "" if typed is None else f". Topics that have one: {', '.join(typed) or 'none'}"
     return NoSchema(
         f"{store}: topic {topic} has no schema, so it has values and no rows; {instead}, or give it a schema by "
-        f"store.create_topic. Topics that have one: {', '.join(typed) or 'none'}"
+        f"store.create_topic{listed}"
     )
 
 

@@ -16,7 +16,8 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,12 +25,16 @@ from typing import Any
 
 import orjson
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
+from commitlog.disk.locks import poll, try_file
 from commitlog.errors import AccessDenied, ServingRefused
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
 _FILE_BYTES_MAX = 4 << 20
+_LOCK_NS = 10_000_000_000
+"""How long a change of the file waits for that of another process."""
 _PREFIX = "clog_"
 """So that a token is known for one where somebody has left it."""
 
@@ -109,7 +114,7 @@ class Tokens:
         try:
             facts = os.stat(self.file)
         except OSError as error:
-            raise _unusable(self.file, error.strerror or str(error)) from None
+            raise _unusable(self.file, f"{error.strerror}; `commitlog token add` makes one") from None
         stamp = facts.st_ino, facts.st_mtime_ns, facts.st_size
         if stamp == self._stamp:
             return
@@ -121,26 +126,48 @@ class Tokens:
 def add_token(file: Path, access: Access) -> str:
     """Makes a token, and returns it. It is not kept anywhere: the file has its hash.
 
-    Raises ServingRefused for a name that is taken or is none, and for a file that can't be used.
+    Raises ServingRefused for a name that is taken or is none, for an access to nothing, and for a
+    file that can't be used.
     """
     if not _NAME.fullmatch(access.name):
         raise ServingRefused(f"token {access.name!r}: a name has letters, digits, and any of _ . @ -, at most 100")
-    known = Tokens(file).all() if file.exists() else []
-    if any(token.access.name == access.name for token in known):
-        raise ServingRefused(f"{file}: there is a token {access.name}; remove it first, or give the new one a name")
+    if not access.topics or not (access.read or access.write):
+        raise ServingRefused(f"token {access.name}: it would be for nothing; give it topics, and let it read or write")
     token = _PREFIX + secrets.token_urlsafe(32)
-    _write(file, [*known, Token(access, _digest(token))])
+    with _locked(file):
+        known = Tokens(file).all() if file.exists() else []
+        if any(one.access.name == access.name for one in known):
+            raise ServingRefused(f"{file}: there is a token {access.name}; remove it first, or give the new one a name")
+        _write(file, [*known, Token(access, _digest(token))])
     return token
 
 
 def remove_token(file: Path, name: str) -> None:
     """Removes a token: servers refuse it from then on. Raises ServingRefused if there is none."""
-    known = Tokens(file).all()
-    left = [token for token in known if token.access.name != name]
-    if len(left) == len(known):
-        names = ", ".join(token.access.name for token in known) or "none"
-        raise ServingRefused(f"{file}: there is no token {name}; those there are: {names}")
-    _write(file, left)
+    with _locked(file):
+        known = Tokens(file).all()
+        left = [token for token in known if token.access.name != name]
+        if len(left) == len(known):
+            names = ", ".join(token.access.name for token in known) or "none"
+            raise ServingRefused(f"{file}: there is no token {name}; those there are: {names}")
+        _write(file, left)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keeps others from changing the file meanwhile, who could undo the change."""
+    lock = file.with_name(f"{file.name}.lock")
+    try:
+        fd = poll(lambda: try_file(lock, DISK), SYSTEM_CLOCK.monotonic_ns() + _LOCK_NS, SYSTEM_CLOCK)
+    except OSError as error:
+        raise _unusable(lock, error.strerror or str(error)) from None
+    if fd is None:
+        raise _unusable(lock, "another process holds it; end that one")
+    try:
+        yield
+    finally:
+        DISK.unlink(lock)
+        DISK.close(fd)
 
 
 def _digest(token: str) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import commitlog
 from commitlog import errors
+from commitlog.cli.app import app
 from commitlog.config import Config, StoreConfig
 from commitlog.config_file import load_config
 from commitlog.inspecting.log_root import find_roots
@@ -113,12 +115,13 @@ def test_wrong_waits(tmp_path: Path, subtests: pytest.Subtests) -> None:
 
 
 def test_wrong_paths(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """A NUL, half a surrogate pair, no path at all: at every door."""
+    """A NUL, half a surrogate pair, no path at all, the URL of a served store: at every door."""
     refused_by_name: dict[Any, type[errors.CommitLogError]] = {
         f"{tmp_path}/a\0b": errors.StoreRefused,
         f"{tmp_path}/a\ud800": errors.StoreRefused,
         5: errors.IllegalArgument,
         None: errors.IllegalArgument,
+        "commitlog+tls://host:4433/events": errors.IllegalArgument,
     }
     doors: list[Callable[[Any], object]] = [commitlog.Store.open, commitlog.Producer, commitlog.Reader, find_roots]
     refused(
@@ -134,6 +137,15 @@ def test_wrong_paths(tmp_path: Path, subtests: pytest.Subtests) -> None:
         commitlog.Store.open(odd)
     with pytest.raises(errors.StoreNotFound):
         commitlog.Reader(odd)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["run", "health", "readers", "verify"])
+def test_a_url_where_only_a_directory_will_do(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no name of a directory to make, and no directory that is missing."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [command, "commitlog://localhost/events"])
+    assert "this takes a directory of this machine" in done.output + str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
@@ -48,10 +49,30 @@ def test_a_name_is_taken_once(file: Path) -> None:
         remove_token(file, "other")
 
 
+def test_changes_at_the_same_time(file: Path) -> None:
+    """None of them undoes another one, and no file of the lock is left."""
+    names = [f"n{number}" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        made = list(threads.map(lambda name: add_token(file, Access(name)), names))
+    tokens = Tokens(file)
+    assert [tokens.find(token) for token in made] == [Access(name) for name in names]
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda name: remove_token(file, name), names))
+    assert tokens.all() == []
+    assert list(file.parent.iterdir()) == [file]
+
+
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a\nb", "a/b", "ä", "x" * 101])
 def test_what_is_no_name(name: str, file: Path) -> None:
     with pytest.raises(ServingRefused, match="a name has letters, digits"):
         add_token(file, Access(name))
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("access", [Access("billing", topics=()), Access("billing", read=False)])
+def test_a_token_for_nothing(access: Access, file: Path) -> None:
+    with pytest.raises(ServingRefused, match="token billing: it would be for nothing; give it topics"):
+        add_token(file, access)
     assert not file.exists()
 
 

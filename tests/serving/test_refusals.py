@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,26 @@ def test_files_that_are_none(with_tls: Server, certificates: Certificates, tmp_p
         ask(address_of(with_tls, ca_file=missing))
 
 
+def test_files_that_are_replaced_while_a_client_runs(
+    mutual: Server, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Its own certificate, and the authority that it believes."""
+    authority, own, key = tmp_path / "ca.pem", tmp_path / "own.pem", tmp_path / "own.key"
+    files = {"ca_file": str(authority), "cert_file": str(own), "key_file": str(key)}
+    authority.write_bytes(certificates.foreign_authority.read_bytes())
+    for file, content in zip((own, key), certificates.make("foreign-client", foreign=True), strict=True):
+        file.write_bytes(content.read_bytes())
+    with closing(connection.Connection(address_of(mutual, **files))) as client:
+        with pytest.raises(CertificateRefused, match="of no authority"):
+            client.ask("stores", requests.Stores())
+        authority.write_bytes(certificates.authority.read_bytes())
+        with pytest.raises(ServerUnavailable, match="not know the authority"):
+            client.ask("stores", requests.Stores())
+        for file, content in zip((own, key), certificates.make("known-client"), strict=True):
+            file.write_bytes(content.read_bytes())
+        assert client.ask("stores", requests.Stores()) == ["store"]
+
+
 # ---- tokens -------------------------------------------------------------------------------------
 
 
@@ -234,7 +254,10 @@ def test_only_clients_with_a_token_get_in(tmp_path: Path) -> None:
 def test_a_token_for_another_topic(tmp_path: Path) -> None:
     """Nothing else is seen of the others than that the token is not for them."""
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"
-    own, writer = add_token(tokens, Access("own", ("oth*",))), add_token(tokens, Access("writer", read=False))
+    own, writer = (
+        add_token(tokens, Access("own", ("oth*",))),
+        add_token(tokens, Access("writer", read=False, write=True)),
+    )
     with server_of([store.path], tokens=tokens) as server, client_of(address_of(server, token=own)) as client:
         assert client.look().topics == {"other": False}
         assert sorted(client.rows(client.ticket("other"))) == store.rows("other")
@@ -290,6 +313,30 @@ def test_another_store_at_the_place(tmp_path: Path) -> None:
             client.rows(ticket)
         assert "store was deleted and made again" in checked(DataLoss, caught.value)
         assert sorted(client.rows(client.ticket())) == made_again.rows("orders")
+
+
+def test_another_store_at_the_place_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    """Its records have the same sizes, and none of its rows come."""
+
+    def make(name: str, value: bytes) -> None:
+        store = HandMadeStore(tmp_path / name, segment_bytes=1 << 20)
+        for _ in range(20):
+            store.lane(0).append("orders", value * (1 << 19))
+        store.publish()
+
+    make("store", b"A")
+    make("other", b"B")
+    with server_of([tmp_path / "store"]) as server, client_of(address_of(server)) as client:
+        asked = orjson.loads(client.ticket())
+        asked["slices"] *= 20
+        stream = client.batches(orjson.dumps(asked))
+        seen = [next(stream)]
+        (tmp_path / "store").rename(tmp_path / "gone")
+        (tmp_path / "other").rename(tmp_path / "store")
+        with pytest.raises(DataLoss) as caught:
+            seen.extend(stream)
+        assert "store was deleted and made again while it was read" in checked(DataLoss, caught.value)
+    assert {value[:1] for batch in seen for value in batch["value"].to_pylist()} == {b"A"}
 
 
 def test_a_store_that_is_removed_while_it_is_served(tmp_path: Path) -> None:

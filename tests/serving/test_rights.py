@@ -39,6 +39,26 @@ def test_a_stream_of_rows_ends_with_its_token(tmp_path: Path, tokens: Path) -> N
             list(stream)
 
 
+def test_a_token_of_a_file_is_replaced_while_a_client_runs(tmp_path: Path, tokens: Path) -> None:
+    """First the new one is in the client's file, then the old one is removed."""
+    store = small_store(tmp_path / "store")
+    file = tmp_path / "token"
+    file.write_text(add_token(tokens, Access("old")))
+    with (
+        server_of([store.path], tokens=tokens) as server,
+        client_of(address_of(server, token_file=str(file))) as client,
+    ):
+        ticket = client.ticket()
+        file.write_text(add_token(tokens, Access("new")))
+        remove_token(tokens, "old")
+        assert client.rows(ticket)
+        client.look()
+        remove_token(tokens, "new")
+        file.unlink()
+        with pytest.raises(AccessDenied, match="the server does not know this token"):
+            client.look()
+
+
 def test_appending_over_tls_ends_with_the_right_to(tmp_path: Path, tokens: Path, certificates: Certificates) -> None:
     certificate, key = certificates.make("append")
     token = add_token(tokens, Access("shop", write=True))
