@@ -138,6 +138,8 @@ class StoreStatistics:
     """HOST:PORT of the store that it follows as a replica; empty for a store."""
     replica_behind_ms: int = 0
     """How long ago the replica had all of its store."""
+    replica_complete: bool = False
+    """Whether the replica may be promoted: it has had all of its store at one moment."""
     replica_waits_for: str = ""
     """What keeps the replica from following, such as room on its disk."""
     superseded_by: str = ""
@@ -181,6 +183,7 @@ def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStati
         supervisor_silent_ms=max(now - control.words[Header.SUPERVISOR_HEARTBEAT], 0) / 1e6 if control else None,
         replica_of=mark.source if mark else "",
         replica_behind_ms=mark.behind_ms(clock.wall_ms()) if mark else 0,
+        replica_complete=mark.complete if mark else False,
         replica_waits_for=mark.waits_for if mark else "",
         superseded_by=superseded_by(view.directory),
     )

@@ -193,7 +193,8 @@ def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reaso
     """What is wrong with a directory that is itself a replica."""
     if not facts.running:
         text = f"it is a replica of {facts.replica_of}, and no `commitlog replica` keeps it up to date"
-        yield _reason("stopped", text, f"start that again, or `commitlog promote {facts.path}`")
+        promote = f", or `commitlog promote {facts.path}`" if facts.replica_complete else ": it is not whole yet"
+        yield _reason("stopped", text, f"start that again{promote}")
     elif facts.replica_behind_ms > limits.replica_behind_ms:
         waits = f"; it waits for {facts.replica_waits_for}" if facts.replica_waits_for else ""
         text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago{waits}"

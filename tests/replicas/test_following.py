@@ -5,6 +5,7 @@ from __future__ import annotations
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.watching.health import Health, HealthLimits, health
 from commitlog.watching.snapshot import StoreWatch
 from commitlog.watching.store_facts import collect
@@ -48,6 +49,11 @@ def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None
     (reason,) = health_of(scene).reasons
     assert (reason.code, reason.severity) == ("stopped", "down")
     assert "no `commitlog replica` keeps it up to date" in reason.text
+    assert reason.way_out == f"start that again, or `commitlog promote {scene.copy}`"
+    mark = StoreDirectory(scene.copy).replica_file
+    mark.write_text(mark.read_text().replace("true", "false"))
+    (reason,) = health_of(scene).reasons
+    assert reason.way_out == "start that again: it is not whole yet"
 
 
 def health_of(scene: Scene) -> Health:

@@ -37,7 +37,8 @@ from tests.waiting import wait_until
 NOT_SHOWN = {
     "StoreStatistics.path": "it is the label `store`, by the name that the user gave",
     "StoreStatistics.replica_of": "a text; `commitlog stat` says it",
-    "StoreStatistics.replica_waits_for": "the same",
+    "StoreStatistics.replica_complete": "it changes once, and `commitlog promote` says it",
+    "StoreStatistics.replica_waits_for": "a text; `commitlog stat` says it",
     "StoreStatistics.superseded_by": "the same",
     "StoreStatistics.throughput": "Prometheus makes rates itself, of commitlog_lane_messages_total",
     "StageStatistics.p50_us": "Prometheus makes it of the histogram",
