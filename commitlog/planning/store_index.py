@@ -81,7 +81,7 @@ class StoreIndex(Protocol):
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
         """Lane → what may be read of the topic there."""
 
-    def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> Mapping[QueueKey, int]:
+    def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
         """Up to which offset the store has in each queue what it had in an earlier epoch.
 
         Queues of which all is shared are left out.

@@ -91,7 +91,7 @@ class StreamOffset:
         ends: Offsets = {topic: dict(lanes) for topic, lanes in self.ends.items()}
         begins: Offsets = {topic: dict(lanes) for topic, lanes in self.begins.items()}
         for (topic, lane), end in shared.items():
-            if ends.get(topic, {}).get(lane, 0) > end:
+            if ends[topic][lane] > end:
                 ends[topic][lane] = begins.setdefault(topic, {})[lane] = end
         return StreamOffset(self.store, ends, begins, epoch)
 

@@ -289,9 +289,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset.check_store(index.store_id, index.epoch, self.options.path)
         if offset.epoch == index.epoch:
             return offset
-        known = [(topic, lane) for topic, lanes in offset.ends.items() for lane in lanes if lane in index.ranges(topic)]
-        shared = index.shared_ends(offset.epoch, known)
-        for (topic, lane), end in shared.items():
+        chosen = self.options.subscription.chosen(list(offset.ends))  # what is not read any more may begin anew
+        offset = replace(offset, ends={topic: offset.ends[topic] for topic in chosen})
+        queues = [(topic, lane) for topic, lanes in offset.ends.items() for lane in lanes]
+        known = [(topic, lane) for topic, lane in queues if lane in index.ranges(topic)]
+        shared = dict.fromkeys(set(queues).difference(known), 0) | index.shared_ends(offset.epoch, known)
+        for (topic, lane), end in sorted(shared.items()):
             had = offset.ends[topic][lane]
             if had > end and (topic, lane) not in self._went_back:
                 text = f"the query has read offsets {end} to {had - 1} of the old primary, which were not replicated"

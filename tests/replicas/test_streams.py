@@ -5,7 +5,7 @@ The reader that Spark drives is driven here without Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,15 @@ pytestmark = [by_url_nightly, pytest.mark.usefixtures("both_ways")]
 Offset = dict[str, Any]
 
 
-def send(store: commitlog.Store, *values: bytes) -> None:
-    with store.producer() as producer:
+def send(store: commitlog.Store, *values: bytes, others: Sequence[bytes] = ()) -> None:
+    """Flushes messages of one lane, and `others` of the next one."""
+    with store.producer() as producer, store.producer() as another:
         for value in values:
             producer.send("orders", value)
+        for value in others:
+            another.send("orders", value)
         producer.flush()
+        another.flush()
 
 
 @contextmanager
@@ -65,15 +69,15 @@ def rows(reader: StreamReader, start: Offset, end: Offset) -> list[bytes]:
 
 @pytest.fixture
 def read_of_primary(scene: Scene) -> tuple[Offset, Offset]:
-    """Where a query of the primary began, and where it is. The copy lacks the last two messages."""
+    """Where a query of the primary began, and is now. The copy lacks a lane and two messages."""
     with scene.open() as store, scene.replica():
         send(store, b"one", b"two")
         await_copy(scene)
     with scene.open() as store, stream(scene.primary) as reader:
-        send(store, b"lost", b"lost too")
+        send(store, b"lost", b"lost too", others=[b"in a lane that is lost"])
         begin = reader.initialOffset()
         end = end_of(reader, begin)
-        assert rows(reader, begin, end) == [b"one", b"two", b"lost", b"lost too"]
+        assert rows(reader, begin, end) == [b"one", b"two", b"lost", b"lost too", b"in a lane that is lost"]
     promote(scene.copy)
     return begin, end
 
@@ -97,14 +101,14 @@ def test_a_query_that_may_go_on_leaves_nothing_of_the_copy_out(
     """Its last batch is planned again after a crash: what is left of it comes once more."""
     begin, end = read_of_primary
     with scene.open(scene.copy, listen="") as store:
-        send(store, b"three", b"four", b"five")
+        send(store, b"three", b"four", b"five", others=[b"six", b"seven"])
         with stream(scene.copy, fails=False) as reader:
             assert rows(reader, begin, end) == [b"one", b"two"]
             after = end_of(reader, end)
-            assert rows(reader, end, after) == [b"three", b"four", b"five"]
-            send(store, b"six")
+            assert rows(reader, end, after) == [b"three", b"four", b"five", b"six", b"seven"]
+            send(store, b"eight")
             last = end_of(reader, after)
-            assert rows(reader, after, last) == [b"six"]
+            assert rows(reader, after, last) == [b"eight"]
     said = "epoch 0, .* has read epoch 1 .* the path of that one"
     with stream(scene.primary) as reader, pytest.raises(StoreSuperseded, match=said):
         end_of(reader, last)
