@@ -46,7 +46,9 @@ def place(tmp_path: Path) -> Path:
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "cert.pem"))
     issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    (line,) = (line for line in "".join(blocks(PAGE, "sh")).splitlines() if line.startswith("commitlog token add"))
+    (line,) = (
+        line for line in "".join(blocks(PAGE, "sh")).splitlines() if "commitlog token add" in line and ">" in line
+    )
     subprocess.run(line, shell=True, cwd=tmp_path, check=True, env={"PATH": f"{COMMITLOG}:/usr/bin:/bin"})
     return tmp_path
 
