@@ -146,7 +146,7 @@ def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> Non
     """The others go on; the report says so; what is there is there once."""
     with running(tmp_path, "--seconds", "5", "--producers", "3") as process:
         wait_for_phase(tmp_path, process, "running")
-        wait_until(lambda: "wrote" in said(tmp_path), "Spark has written", patience=150)
+        wait_until(lambda: parquet_files(tmp_path / "run/out"), "Spark has written", patience=150)
         producers = subprocess.run(
             ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"], capture_output=True, check=True
         )
