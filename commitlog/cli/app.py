@@ -8,6 +8,8 @@ once.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -19,6 +21,9 @@ from commitlog.cli.arguments import print_lines
 from commitlog.cli.commands import LazyCommands
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Why standard output takes no more. The disk of a store has errors of its own (DiskError)."""
 
 GROUPS: dict[str, dict[str, str]] = {
     "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
@@ -95,8 +100,8 @@ def _show_warning(message: Warning | str, category: type[Warning], *_place: obje
 def run_command() -> None:
     """Does what the command line says.
 
-    An error of ours, or of a file that may not be read, is printed as one line on stderr, and the
-    exit code is 1. A bug keeps its traceback.
+    An error of ours, of a file that may not be read, or of the output is printed as one line on
+    stderr, and the exit code is 1. A bug keeps its traceback.
     """
     warnings.showwarning = _show_warning
     try:
@@ -105,6 +110,11 @@ def run_command() -> None:
         _give_up(error)
     except PermissionError as error:  # the store belongs to somebody else
         _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered would fail again at the exit
+        _give_up(error, f"standard output: {error.strerror}; make room, or send it elsewhere")
 
 
 def _give_up(error: Exception, message: str = "") -> None:

@@ -60,12 +60,16 @@ def past_time(given: str) -> int:
     from commitlog.reading.starting_point import Start, parse_start
     from commitlog.reading.trimming import in_the_past
 
+    refused = BadStart(f"{given!r} is not a time; give '3 days ago', 3d, or an ISO time such as 2026-03-01T12:00:00")
     try:
         start = Start("ago", nanoseconds_of(given) // 1_000_000)
     except ValueError:
-        start = parse_start(given)
+        try:
+            start = parse_start(given)
+        except BadStart:  # it names words that are no times
+            raise refused from None
     if start.kind not in ("ago", "time"):
-        raise BadStart(f"{given!r} is not a time; give '3 days ago', 3d, or an ISO time such as 2026-03-01T12:00:00")
+        raise refused
     return in_the_past(start, given).value
 
 

@@ -284,6 +284,25 @@ def test_every_command_is_in_the_readme_and_has_help() -> None:
         assert command in done.output
 
 
+@pytest.mark.parametrize("command", ["config", "cat"])
+def test_an_output_on_a_full_disk_is_a_one_line_error(command: str, tmp_path: Path) -> None:
+    """So is what Python still holds in its buffer when the command ends."""
+    words = [command]
+    if command == "cat":
+        small = {"store": {"segment_bytes": 65536}}
+        with commitlog.Store.open(tmp_path / "store", config=small) as store, store.producer() as producer:
+            producer.send("t", b"value")
+        words.append(str(tmp_path / "store"))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "commitlog.cli", *words], stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        "commitlog: standard output: No space left on device; make room, or send it elsewhere [OSError]\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["default", "durable", "rocketmq"])
 def test_config_prints_a_file_that_can_be_given(name: str, tmp_path: Path) -> None:
     """With its comments."""

@@ -131,6 +131,7 @@ def test_a_store_that_does_not_run(tmp_path: Path, config: Path, is_killed: bool
         ((), b"give --before TIME or --keep-bytes SIZE"),
         (("--before", "1 day ago", "--keep-bytes", "1"), b"give --before TIME or --keep-bytes SIZE"),
         (("--before", "latest"), b"'latest' is not a time; give '3 days ago'"),
+        (("--before", "yesterdy"), b"'yesterdy' is not a time; give '3 days ago'"),
         (("--before", "9999-01-01"), b"'9999-01-01' is in the future"),
         (("--keep-bytes", "10 apples"), b"'--keep-bytes': '10 apples' is no size"),
         (("--keep-bytes", "10i"), b"'--keep-bytes': '10i' is no size"),
