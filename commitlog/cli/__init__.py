@@ -13,6 +13,8 @@ def main() -> None:
     traceback.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
+    if sys.stdout is None:  # the caller has closed it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the whole command
     try:
         from commitlog.cli.app import run_command
 

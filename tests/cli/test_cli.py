@@ -303,6 +303,13 @@ def test_an_output_on_a_full_disk_is_a_one_line_error(command: str, tmp_path: Pa
     )
 
 
+def test_an_output_that_is_closed_is_no_error() -> None:
+    """As for a program whose output goes to /dev/null."""
+    words = f"{sys.executable} -m commitlog.cli config >&-"
+    done = subprocess.run(words, shell=True, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("name", ["default", "durable", "rocketmq"])
 def test_config_prints_a_file_that_can_be_given(name: str, tmp_path: Path) -> None:
     """With its comments."""
