@@ -91,9 +91,10 @@ def bundle(
     target = Path(f"{name}.tar.gz") if file is None else file / f"{name}.tar.gz" if file.is_dir() else file
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise typer.BadParameter(f"{target.parent} is no directory that you may write to; give another FILE")
-    if target.resolve().is_relative_to(directory.path.resolve()) or target.exists():
-        where = "there already" if target.exists() else "within the store"
-        raise typer.BadParameter(f"{target} is {where}, and nothing is overwritten; give another FILE")
+    if target.resolve().is_relative_to(directory.path.resolve()):
+        raise typer.BadParameter(f"{target} is within the store; give another FILE")
+    if target.exists() and not target.name.endswith(".tar.gz"):
+        raise typer.BadParameter(f"{target} is there already, and no older bundle by its name; give another FILE")
     data = _packed(name, directory, now)
     try:
         DISK.replace_file(target, data)  # a new file of mode 0600, there as a whole or not at all

@@ -90,6 +90,7 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
 
     view = StoreView(directory.path)
     try:
+        _await_index(view)
         index = TopicIndex(view)
         index.refresh()
         plan = plan_segment_trim(index, request)

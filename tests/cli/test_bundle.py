@@ -169,7 +169,7 @@ def test_what_can_not_be(store: HandMadeStore) -> None:
     assert "no directory that you may write to" in said
     mine = store.path.parent / "mine"
     mine.write_text("not to be lost")
-    for file, why in ((mine, "there already"), (store.path / "store.json", "there"), (store.path / "x", "within")):
+    for file, why in ((mine, "there already"), (store.path / "store.json", "within"), (store.path / "x", "within")):
         _, said = bundle(store.path, file, exit_code=2)
         assert why in said
     assert mine.read_text() == "not to be lost"
