@@ -120,10 +120,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-def columns_of(row: Any) -> Mapping[str, Any] | None:
+def columns_of(row: Any) -> dict[str, Any] | None:
     """The columns of a mapping, a dataclass or a pydantic model, by name; None for all else."""
     if isinstance(row, Mapping):
-        return row
+        return row if type(row) is dict else dict(row)  # a defaultdict would make what is missing
     if isinstance(row, type):
         return None
     if dataclasses.is_dataclass(row):

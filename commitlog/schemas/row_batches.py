@@ -198,7 +198,7 @@ def _getter(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda row: row.get(name)
 
 
-def _mapping(row: Any, number: int) -> Mapping[str, Any]:
+def _mapping(row: Any, number: int) -> dict[str, Any]:
     columns = columns_of(row)
     if columns is None:
         raise IllegalRow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections import OrderedDict, UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -181,6 +181,15 @@ def test_a_row_that_does_not_fit(rows: Any, reason: str) -> None:
         as_table(rows, schema)
     nulls = [{"id": 1, "s": None, "l": [None, [None]], "m": {"k": None}}]
     assert as_table(nulls, schema).num_rows == 1
+
+
+def test_a_dictionary_that_makes_missing_values() -> None:
+    """Its row has what it holds, and asking it for a column does not add one."""
+    row = defaultdict(int, id=1, x=3)
+    with pytest.raises(IllegalRow, match="row 0: there is no column 'x'"):
+        as_table([row], topic("id INT, price INT"))
+    assert row == {"id": 1, "x": 3}
+    assert rows_of([defaultdict(int, price=2)], "id INT, price INT") == [{"id": None, "price": 2}]
 
 
 def test_a_column_called_by_a_number_is_not_the_numbers() -> None:
