@@ -167,8 +167,8 @@ def _refuse_nulls(column: pa.ChunkedArray | pa.Array, field: pa.Field, schema: T
             end = middle
         else:
             start = middle
-    where = "has no value" if not column[start].is_valid else "has a null within"
-    raise IllegalRow(f"row {start}, column {field.name}: it is NOT NULL and {where}; {_wanted(schema)}", start)
+    reason = "has a null within, where none may be" if column[start].is_valid else "is NOT NULL and has no value"
+    raise IllegalRow(f"row {start}, column {field.name}: it {reason}; {_wanted(schema)}", start)
 
 
 def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
