@@ -44,7 +44,12 @@ def wanted(kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         zone = "without a time zone" if kind.tz is None else "with a time zone"
         return f"a datetime {zone} and without nanoseconds"
-    return next(name for is_kind, _, _, name in _TAKEN if is_kind(kind))
+    name = next(name for is_kind, _, _, name in _TAKEN if is_kind(kind))
+    if pa.types.is_list(kind):
+        return f"{name} where each item is {wanted(kind.value_type)}"
+    if pa.types.is_map(kind):
+        return f"{name} where each key is {wanted(kind.key_type)}, and each value {wanted(kind.item_type)}"
+    return name
 
 
 def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
@@ -120,10 +125,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-def columns_of(row: Any) -> Mapping[str, Any] | None:
+def columns_of(row: Any) -> dict[str, Any] | None:
     """The columns of a mapping, a dataclass or a pydantic model, by name; None for all else."""
     if isinstance(row, Mapping):
-        return row
+        return row if type(row) is dict else dict(row)  # a defaultdict would make what is missing
     if isinstance(row, type):
         return None
     if dataclasses.is_dataclass(row):

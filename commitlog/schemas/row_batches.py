@@ -167,8 +167,8 @@ def _refuse_nulls(column: pa.ChunkedArray | pa.Array, field: pa.Field, schema: T
             end = middle
         else:
             start = middle
-    where = "has no value" if not column[start].is_valid else "has a null within"
-    raise IllegalRow(f"row {start}, column {field.name}: it is NOT NULL and {where}; {_wanted(schema)}", start)
+    reason = "has a null within, where none may be" if column[start].is_valid else "is NOT NULL and has no value"
+    raise IllegalRow(f"row {start}, column {field.name}: it {reason}; {_wanted(schema)}", start)
 
 
 def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
@@ -198,7 +198,7 @@ def _getter(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda row: row.get(name)
 
 
-def _mapping(row: Any, number: int) -> Mapping[str, Any]:
+def _mapping(row: Any, number: int) -> dict[str, Any]:
     columns = columns_of(row)
     if columns is None:
         raise IllegalRow(

@@ -43,7 +43,8 @@ def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
         expected, wanted = typed_column(topic, field.name).type, to_arrow_type(field.dataType, timezone="UTC")
         if not (_equal(wanted, expected) or is_wider(wanted, expected) or is_wider(expected, wanted)):
             raise OptionError(
-                f"schema: column {field.name!r} of topic {topic.topic} is {expected}, not {field.dataType.simpleString()}"
+                f"schema: column {field.name!r} of topic {topic.topic} is {spark_type(expected).simpleString()}, not "
+                f"{field.dataType.simpleString()}"
             )
 
 

@@ -120,7 +120,7 @@ def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
         ({"subscribe": "missing"}, "NoSchema: .*topic missing has no schema.*Topics that have one: orders"),
         ({"columns": "id,missing"}, "OptionError: there is no column 'missing'"),
         ({"columns": "id,id"}, "OptionError: .*columns"),
-        ({"schema": "id string"}, "OptionError: schema: column 'id' of topic orders is int64, not string"),
+        ({"schema": "id string"}, "OptionError: schema: column 'id' of topic orders is bigint, not string"),
         ({"schema": "x int"}, "OptionError: there is no column 'x'"),
         ({"values": "rows"}, "OptionError: .*values"),
     ],
