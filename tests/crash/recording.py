@@ -115,7 +115,9 @@ class RecordingOs:
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         name = self._name(path)
         if name is None:
-            return os.open(path, flags, mode)
+            fd = os.open(path, flags, mode)
+            self._files.pop(fd, None)
+            return fd
         with self.journal.alone() if flags & os.O_CREAT else contextlib.nullcontext():
             is_new = flags & os.O_CREAT and not os.path.lexists(path)
             fd = os.open(path, flags, mode)
@@ -127,9 +129,7 @@ class RecordingOs:
                 self.journal.note("create", path=name, **self._files[fd])
         return fd
 
-    def close(self, fd: int) -> None:
-        self._files.pop(fd, None)
-        os.close(fd)
+    # A closed descriptor keeps its name until its number is used again: no close comes by here.
 
     # ---- bytes ----------------------------------------------------------------------------------
 
