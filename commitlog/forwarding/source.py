@@ -100,14 +100,14 @@ class Source:
 
     def epoch(self) -> int:
         """The epoch of the store now. A RocketMQ root has none, and is never promoted."""
-        return 0 if self.one_log else StoreDirectory(self._path).load().epoch
+        self._index.refresh()  # `store.json` is read only where it has changed
+        return self._index.epoch
 
     def shared_end(self, key: QueueKey, epoch: int) -> int | None:
         """Up to which queue offset this store has what it had in an earlier epoch; None: all of it.
 
         Raises DamagedFile.
         """
-        self._index.refresh()
         return self._index.shared_ends(epoch, [key]).get(key)
 
     def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:

@@ -13,8 +13,7 @@ from commitlog.reading.view import LogView
 def shared_ends(view: LogView, epoch: int, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Up to which queue offset the store has in each queue what it had in an earlier epoch.
 
-    A queue is a topic and a lane. Those whose lane was promoted at no place, so that all of it is
-    shared, are left out. Raises DamagedFile.
+    A queue is a topic and a lane. Those of which all is shared are left out. Raises DamagedFile.
     """
     found: dict[tuple[str, int], int] = {}
     lanes = view.lanes()
