@@ -29,7 +29,7 @@ pytestmark = pytest.mark.leaves_pools
 KINDS = ("plain", "threads")
 READER, TOPIC = "follower", "topic-0"
 NEW_BYTES = 4 * 6_000
-"""Where the four lanes together have so much more, one of them has a whole record more (writer.py)."""
+"""By so much more in four lanes, one of them has a whole record more (writer.py)."""
 
 
 @contextlib.contextmanager

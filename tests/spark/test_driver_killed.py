@@ -20,6 +20,8 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.named_readers import NamedReaders
+from tests.nightly import by_url_nightly
+from tests.served import place_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +66,7 @@ def driver(
     Then it is killed with everything that it has started.
     """
     said = json.dumps(options), json.dumps(columns)
-    command = [sys.executable, "-c", DRIVER, str(store), str(directory), str(hang_in), *said]
+    command = [sys.executable, "-c", DRIVER, place_of(store), str(directory), str(hang_in), *said]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(directory / "local")}
     with (directory / f"log-{hang_in}").open("wb") as log:
         process = subprocess.Popen(
@@ -96,6 +98,8 @@ def rows_of_batches(directory: Path) -> list[tuple[int, int, str]]:
     return [row for file in batches for row in rows_of(file)]
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("starting", "kills"),
@@ -153,6 +157,8 @@ def test_every_row_once_by_batch_id(tmp_path: Path, quick_java: None, starting: 
         assert position() == {0: len(sent)}
 
 
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_every_row_of_a_typed_topic_once(tmp_path: Path, quick_java: None) -> None:

@@ -31,6 +31,8 @@ from commitlog.spark.launching.sessions import CHECKPOINTS, FAST, _cores
 from commitlog.spark.launching.worker_python import worker_python
 from tests.builders.hand_made import BEGIN_MS, small_store
 from tests.namespaces import on_a_host_called
+from tests.nightly import by_url_nightly
+from tests.served import is_by_url, place_of
 from tests.spark_session import spark_home
 from tests.waiting import wait_until
 
@@ -134,7 +136,8 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("quick_java")
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways", "quick_java")
 def test_under_spark_submit(tmp_path: Path) -> None:
     """What `spark-submit` is told wins over our defaults, and what `session` is told over both.
 
@@ -155,7 +158,7 @@ spark.stop()
     settings = ["--master", "local[1]", *(f"--conf={conf}" for conf in confs)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [SPARK / "bin" / "spark-submit", *settings, program, small_store(tmp_path / "store", rows=20).path],
+        [SPARK / "bin" / "spark-submit", *settings, program, place_of(small_store(tmp_path / "store", rows=20).path)],
         env=os.environ | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable, "PATH": path},
         capture_output=True,
         text=True,
@@ -164,7 +167,8 @@ spark.stop()
     assert done.stdout.splitlines() == [f"local[1] job.py 3 {CHECKPOINTS} UTC", "40"], done.stderr
 
 
-@pytest.mark.usefixtures("quick_java")
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways", "quick_java")
 def test_in_anybodys_own_session(tmp_path: Path) -> None:
     """In a context made by hand, the format is found without registration and without a jar.
 
@@ -190,7 +194,7 @@ print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName
 spark.stop()
 """
     keys = [*FAST, "spark.sql.shuffle.partitions=1"]
-    said = python_noisy(code, str(store.path), *keys, PYSPARK_PYTHON=worker_python(SPARK, same_machine=True))
+    said = python_noisy(code, place_of(store.path), *keys, PYSPARK_PYTHON=worker_python(SPARK, same_machine=True))
     assert said.splitlines() == ["1 [] 40", "200 own"]
 
 
@@ -310,7 +314,8 @@ def test_lag() -> None:
     assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
 
 
-@pytest.mark.usefixtures("quick_java")
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways", "quick_java")
 def test_executors_of_their_own(tmp_path: Path) -> None:
     """A local cluster: planning and reading are in different processes, which start elsewhere."""
     store = small_store(tmp_path / "store", rows=50)
@@ -318,12 +323,13 @@ def test_executors_of_their_own(tmp_path: Path) -> None:
 import os, sys, commitlog.spark
 os.chdir(os.path.dirname(sys.argv[1]))
 spark = commitlog.spark.session("cluster", "local-cluster[1,2,512]", {"spark.ui.enabled": False})
-frame = spark.read.format("commitlog").option("subscribe", "orders,other").option("minPartitions", 4).load("store")
+frame = spark.read.format("commitlog").option("subscribe", "orders,other").option("minPartitions", 4).load(sys.argv[2])
 print(frame.count(), frame.rdd.getNumPartitions(), spark.conf.get("spark.sql.shuffle.partitions"))
 spark.stop()
 """
     home = spark_home(tmp_path / "spark")
-    assert python(code, str(store.path), SPARK_HOME=str(home)) == "200 4 2"
+    place = place_of(store.path) if is_by_url() else "store"
+    assert python(code, str(store.path), place, SPARK_HOME=str(home)) == "200 4 2"
 
 
 @pytest.fixture
@@ -368,7 +374,8 @@ def standalone(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
-@pytest.mark.usefixtures("quick_java")
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways", "quick_java")
 def test_a_standalone_master_with_two_workers(tmp_path: Path, standalone: str) -> None:
     """Both workers read, and write through the stages of their machine."""
     code = """
@@ -377,12 +384,13 @@ os.chdir(sys.argv[1])
 config = {"spark.ui.enabled": False, "spark.executor.memory": "500m", "spark.executor.cores": 1}
 spark = commitlog.spark.session("standalone", sys.argv[2], config)
 rows = spark.range(0, 20000, 1, 4).selectExpr("CAST(id AS STRING) AS value", "CAST(id AS STRING) AS key")
-rows.write.format("commitlog").option("topic", "t").mode("append").save("store")
-frame = spark.read.format("commitlog").option("subscribe", "t").option("minPartitions", 8).load("store")
+rows.write.format("commitlog").option("topic", "t").mode("append").save(sys.argv[3])
+frame = spark.read.format("commitlog").option("subscribe", "t").option("minPartitions", 8).load(sys.argv[3])
 read = frame.rdd.map(lambda row: (os.environ["SPARK_EXECUTOR_DIRS"], bytes(row.value)))
 print(len(set(read.values().collect())), len(set(read.keys().collect())), frame.count())
 spark.stop()
 """
     with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 20}}):
-        said = python_noisy(code, str(tmp_path), standalone, SPARK_LOCAL_IP="127.0.0.1")
+        place = place_of(tmp_path / "store") if is_by_url() else "store"
+        said = python_noisy(code, str(tmp_path), standalone, place, SPARK_LOCAL_IP="127.0.0.1")
     assert said == "20000 2 20000"

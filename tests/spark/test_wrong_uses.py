@@ -17,6 +17,8 @@ from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS, allowed_columns
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.nightly import by_url_nightly
+from tests.served import is_by_url, place_of
 
 LISTS = {
     "{options of both}": ", ".join((SPELLING | SINK_SPELLING).values()),
@@ -58,13 +60,15 @@ def _name(use: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("use", USES, ids=_name)
-@pytest.mark.usefixtures("look_each_time")
+@by_url_nightly
+@pytest.mark.usefixtures("both_ways", "look_each_time")
 def test_a_wrong_use(use: dict[str, Any], store: HandMadeStore) -> None:
-    options = {name: value.replace("{store}", str(store.path)) for name, value in use["options"].items()}
+    options = {name: value.replace("{store}", place_of(store.path)) for name, value in use["options"].items()}
     with pytest.raises(CommitLogError) as raised:
         run(use["as"], options, use.get("columns"))
-    said = f"{type(raised.value).__name__}: {raised.value}".replace(str(store.path), "{store}")
+    said = f"{type(raised.value).__name__}: {raised.value}".replace(place_of(store.path), "{store}")
     for name, text in LISTS.items():
         said = said.replace(text, name)
-    assert said == use["error"]
+    wanted = use.get("error_by_url", use["error"]) if is_by_url() else use["error"]
+    assert said == wanted
     assert "\n" not in said
