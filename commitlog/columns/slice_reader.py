@@ -5,8 +5,8 @@ A slice gives the same rows each time, or an error.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,20 +170,19 @@ class _PlannedStore:
 
     def __init__(self, plan: ReadPlan) -> None:
         self._plan, self._directory = plan, StoreDirectory(plan.path)
-        self._stamp: tuple[int, ...] = ()
+        self._stamp: tuple[int, int] | None = None
 
     def check(self) -> None:
         """Raises DataLoss if another store is there. Where none is, what is open is its own."""
         if self._plan.one_log:
             return
-        try:
-            facts = os.stat(self._directory.file)
-            stamp = facts.st_ino, facts.st_mtime_ns
-            if stamp != self._stamp and self._directory.load().id != self._plan.store_id:
+        stamp = self._directory.file_stamp()
+        if stamp in (None, self._stamp):
+            return
+        with contextlib.suppress(StoreNotFound):
+            if self._directory.load().id != self._plan.store_id:
                 raise DataLoss(f"{self._plan.path} was deleted and made again while it was read; load it anew")
             self._stamp = stamp
-        except (FileNotFoundError, StoreNotFound):
-            return
 
 
 class SliceReader:

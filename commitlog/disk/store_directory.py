@@ -269,6 +269,14 @@ class StoreDirectory:
             f"commitlog.Store.open(path)"
         )
 
+    def file_stamp(self) -> tuple[int, int] | None:
+        """What differs once `store.json` was replaced; None if it can't be looked at."""
+        try:
+            facts = os.stat(self.file)
+        except OSError:
+            return None
+        return facts.st_ino, facts.st_mtime_ns
+
     def save(self, facts: StoreFacts) -> None:
         """Replaces `store.json`, durably."""
         self.channel.replace_file(self.file, facts.to_bytes())

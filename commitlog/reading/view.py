@@ -167,16 +167,9 @@ class StoreView:
         self._load()
 
     def _load(self) -> None:
-        self._stamp = self._file_stamp()
+        self._stamp = self.directory.file_stamp()  # None: `load` says what is wrong
         self.facts = self.directory.load()
         self.control = attach_control(self.directory, self.facts)
-
-    def _file_stamp(self) -> tuple[int, int]:
-        try:
-            facts = os.stat(self.directory.file)
-        except OSError:  # `load` says what is wrong with it
-            return (0, 0)
-        return facts.st_ino, facts.st_mtime_ns
 
     @property
     def store_id(self) -> str:
@@ -215,7 +208,7 @@ class StoreView:
 
         It takes a few microseconds when it was not.
         """
-        if self._file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
+        if self.directory.file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
             self.close()
             self._load()
 
