@@ -44,18 +44,24 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(trylast=True)  # when those that `-m` and `-k` leave out are gone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has xdist start what lasts longest, and lets one worker alone make a Spark session.
+    """Has xdist start what lasts longest, and one worker alone make a Spark session or a broker.
 
     Each worker begins with an equal part of the list; one that has nothing to do takes tests from
-    the end of another's. So tests of the session come first. Those that start a JVM of their own,
-    and others that last long, come where the second worker begins.
+    the end of another's. So tests of the session come where the first worker begins. Those that
+    start a JVM of their own, and others that last long, come where the second one begins, and those
+    of Kafka's broker where the third does.
     """
     of_session = [item for item in items if "spark_session" in _fixtures(item)]
-    lasting = [item for item in items if _lasts(item) and item not in of_session]
-    slow = {*of_session, *lasting}
-    rest = [item for item in items if item not in slow]
-    second = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - len(of_session)
-    items[:] = [*of_session, *rest[: max(second, 0)], *lasting, *rest[max(second, 0) :]]
+    of_broker = [item for item in items if "kafka" in _fixtures(item)]
+    lasting = [item for item in items if _lasts(item) and item not in of_session + of_broker]
+    taken = {*of_session, *of_broker, *lasting}
+    rest = iter([item for item in items if item not in taken])
+    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ordered: list[pytest.Item] = []
+    for worker, group in enumerate((of_session, lasting, of_broker)):
+        ordered += itertools.islice(rest, max(worker * share - len(ordered), 0))
+        ordered += group
+    items[:] = [*ordered, *rest]
 
 
 def _lasts(item: pytest.Item) -> bool:
