@@ -78,7 +78,7 @@ def logs(
     least = _RANKS[level.value.upper()]
     try:
         wanted = (entry for entry in _at_least(found.read(), least) if entry.time_ms >= since_ms)
-        _print(wanted if lines is None else deque(wanted, lines), json=json)
+        _print(wanted if lines is None else deque(wanted, min(lines, sys.maxsize)), json=json)
         while follow:
             SYSTEM_CLOCK.sleep(_POLL_SECONDS)
             _print(_at_least(found.read(), least), json=json)
