@@ -59,7 +59,7 @@ def health(
     try:
         from commitlog.watching.health import HealthLimits
     except CommitLogError as error:  # COMMITLOG_NATIVE asks for a core that is not there
-        typer.echo(printable(f"down unreadable: {error} [{type(error).__name__}]"))
+        print_lines([printable(f"down unreadable: {error} [{type(error).__name__}]")])
         raise typer.Exit(EXIT_CODES["down"]) from error
     limits = HealthLimits(
         silent_ms=int(silent * 1000),

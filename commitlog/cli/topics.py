@@ -189,7 +189,7 @@ def _create(store: Path, topic: str, columns: str) -> None:
         Store.open(store).close()
     directory.check_owner()
     made = TopicSchemas(directory).declare(topic, schema, evolve=False)
-    typer.echo(f"{topic} has schema {made}")
+    print_lines([f"{topic} has schema {made}"])
 
 
 # ---- trim and delete ---------------------------------------------------------------------------
