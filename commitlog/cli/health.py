@@ -54,7 +54,7 @@ def health(
         commitlog health data/events
         commitlog health data/events --reader-still 2h --ignore damage-noted
 
-    Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
+    Exit code 0: good. 1: degraded, it runs and something needs your eyes. 2: down, or no store.
     """
     try:
         from commitlog.watching.health import HealthLimits
