@@ -67,9 +67,10 @@ class BackupRefused(CommitLogError):
 
 
 class ReplicaRefused(CommitLogError):
-    """A copy can't follow this store, or can't be promoted. Both were left as they are.
+    """A copy can't follow this store, be promoted, or be forgotten. All was left as it was.
 
-    It is of another store, has gone on by itself, is of an older epoch, or is too far behind.
+    It is of another store, has gone on by itself, is of an older epoch, or is too far behind. To be
+    forgotten, it must be known, and not connected.
     """
 
 

@@ -109,6 +109,10 @@ class LaneBackup:
         for directory in (self.lane.commitlog, self.lane.consumequeue, self.lane.tmp):
             self.channel.create_directory(directory, below=self.target.path)
         self.channel.replace_file(self.lane.abort_file, str(os.getpid()).encode())
+        for name in self.channel.list(self.lane.tmp):  # of a run that was interrupted
+            self.channel.unlink(self.lane.tmp / name)
+        if not self.target.file.exists():  # nothing of a first backup counts yet: old segments only take room
+            self._remove_old_segments()
         self._copy_segments()
         self._clear_behind(self.source.end)
         self.channel.sync_directory(self.lane.commitlog)
@@ -284,15 +288,18 @@ class LaneBackup:
         TrimMarks(self.lane, self.channel).replace(self.facts.id, marks)
 
     def _remove_retired(self) -> None:
+        self._remove_old_segments()
+        for queue in queue_directories(self.lane.consumequeue, self.channel):
+            unlink_below(queue, self.source.first, self.channel)
+
+    def _remove_old_segments(self) -> None:
         segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
         old = [start for start in segments.starts if start + self.size <= self.source.first]
         for start in old:
             self.channel.unlink(segments.segment_path(start))
         if old:
             self.channel.sync_directory(self.lane.commitlog)
-        self.removed_segments = len(old)
-        for queue in queue_directories(self.lane.consumequeue, self.channel):
-            unlink_below(queue, self.source.first, self.channel)
+        self.removed_segments += len(old)
 
 
 _OLDER_STORE = (

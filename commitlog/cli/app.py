@@ -19,11 +19,14 @@ import typer
 import commitlog
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.commands import LazyCommands
-from commitlog.errors import CommitLogError
+from commitlog.errors import BadStart, CommitLogError, IllegalArgument, IllegalTopic, OptionError, SchemaError
 from commitlog.lines import printable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Why standard output takes no more. The disk of a store has errors of its own (DiskError)."""
+
+_WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaError)
+"""What the value of an option or argument can be. Subclasses are about data, or what is there."""
 
 GROUPS: dict[str, dict[str, str]] = {
     "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
@@ -101,7 +104,8 @@ def run_command() -> None:
     """Does what the command line says.
 
     An error of ours, of a file that may not be read, or of the output is printed as one line on
-    stderr, and the exit code is 1. A bug keeps its traceback.
+    stderr. The exit code is 2 where a value of the command line is wrong, as typer has it,
+    otherwise 1. A bug keeps its traceback.
     """
     warnings.showwarning = _show_warning
     try:
@@ -119,4 +123,4 @@ def run_command() -> None:
 
 def _give_up(error: Exception, message: str = "") -> None:
     print_lines([f"commitlog: {_line(message or error)} [{type(error).__name__}]"], err=True)
-    sys.exit(1)
+    sys.exit(2 if type(error) in _WRONG_VALUES else 1)

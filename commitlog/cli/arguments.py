@@ -100,6 +100,7 @@ def confirm(question: str) -> None:
     try:
         agreed = typer.confirm(question)
     except typer.Abort:
+        typer.echo()  # the question's line has no end yet
         if sys.stdin.isatty():  # Ctrl-C
             raise
         raise typer.BadParameter("nobody has answered; --yes does it without a question") from None

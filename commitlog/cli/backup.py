@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, print_json
+from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.quantities import counted
 
 _PROGRESS_NS = 200_000_000
+_ERASE_LINE = "\r\x1b[K"
 
 
 def backup(
@@ -39,16 +40,21 @@ def backup(
     from commitlog.backups.store_backup import backup as make_backup
     from commitlog.lines import printable
 
-    report = make_backup(store, dest, verify_all=verify_all, progress=_progress())
+    try:
+        report = make_backup(store, dest, verify_all=verify_all, progress=_progress())
+    finally:
+        if sys.stderr.isatty():
+            typer.echo(_ERASE_LINE, nl=False, err=True)
     if json:
         print_json({"good": report.good, **asdict(report)})
     else:
-        for finding in report.findings:
-            typer.echo(printable(finding))
-        typer.echo(
-            f"{report.destination}: {'good' if report.good else 'NOT good'}, "
-            f"{counted(report.copied_messages, 'message')} and {counted(report.copied_bytes, 'byte')} copied from "
-            f"{counted(report.lanes, 'lane')}, {counted(report.removed_segments, 'old segment')} removed"
+        print_lines(printable(finding) for finding in report.findings)
+        print_lines(
+            [
+                f"{report.destination}: {'good' if report.good else 'NOT good'}, "
+                f"{counted(report.copied_messages, 'message')} and {counted(report.copied_bytes, 'byte')} copied from "
+                f"{counted(report.lanes, 'lane')}, {counted(report.removed_segments, 'old segment')} removed"
+            ]
         )
     if not report.good:
         raise typer.Exit(1)
@@ -64,6 +70,6 @@ def _progress() -> Callable[[int], None]:
         now = SYSTEM_CLOCK.monotonic_ns()
         if is_shown and now - last >= _PROGRESS_NS:
             last = now
-            typer.echo(f"\r{copied / 1e6:,.0f} MB copied ", nl=False, err=True)
+            typer.echo(f"{_ERASE_LINE}{copied / 1e6:,.0f} MB copied", nl=False, err=True)
 
     return tell

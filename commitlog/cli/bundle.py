@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument
+from commitlog.cli.arguments import StoreArgument, print_lines
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, StoreNotFound
 from commitlog.lines import printable
@@ -100,9 +100,13 @@ def bundle(
         DISK.replace_file(target, data)  # a new file of mode 0600, there as a whole or not at all
     except OSError as error:
         raise typer.BadParameter(f"{target}: {error.strerror}; give another FILE") from error
-    typer.echo(f"{target.absolute()}: {len(data):,} bytes, readable by you alone")
-    typer.echo("no values, keys, tags or headers are in it; names of topics, columns and readers, and paths are")
-    typer.echo(f"before you send it: `tar tzf {target}`, and read README.txt, files.txt and logs/ in it")
+    print_lines(
+        [
+            f"{target.absolute()}: {len(data):,} bytes, readable by you alone",
+            "no values, keys, tags or headers are in it; names of topics, columns and readers, and paths are",
+            f"before you send it: `tar tzf {target}`, and read README.txt, files.txt and logs/ in it",
+        ]
+    )
 
 
 def _check(directory: StoreDirectory) -> None:
@@ -126,7 +130,7 @@ def _packed(name: str, directory: StoreDirectory, now: datetime) -> bytes:
                 data = content()
             except (CommitLogError, PartFailed, OSError, subprocess.TimeoutExpired) as error:
                 data = f"{type(error).__name__}: {error}\n".encode(errors="backslashreplace")
-                typer.echo(f"commitlog: {printable(part)} has only an error: {printable(str(error))}", err=True)
+                print_lines([f"commitlog: {printable(part)} has only an error: {printable(str(error))}"], err=True)
             facts = tarfile.TarInfo(f"{name}/{part}")
             facts.size, facts.mode, facts.mtime = len(data), 0o600, int(now.timestamp())
             archive.addfile(facts, io.BytesIO(data))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, confirm
+from commitlog.cli.arguments import StoreArgument, confirm, print_lines
 from commitlog.errors import StoreRefused, StoreRunning
 from commitlog.shm.layout import ALL_STAGES
 
@@ -62,8 +62,7 @@ def destroy(
         DISK.unlink(directory.file)  # first: an interrupted removal leaves no store
         shutil.rmtree(directory.path)
     typer.echo(f"removed {directory.path}")
-    for pool in strays:
-        typer.echo(f"its shared memory of an earlier start stays: {pool}")
+    print_lines(f"its shared memory of an earlier start stays: {pool}" for pool in strays)
 
 
 def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextlib.ExitStack) -> None:

@@ -26,7 +26,7 @@ _SIGNS = {"good": "✓", "note": "!", "problem": "✗"}
 def doctor(
     store: Annotated[
         Path | None,
-        typer.Argument(metavar="STORE", help="Directory of a store, there already or not.", envvar=STORE_VARIABLE),
+        typer.Argument(metavar="STORE", help="Directory of a store.", envvar=STORE_VARIABLE),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -35,7 +35,8 @@ def doctor(
         commitlog doctor
         commitlog doctor data/events
 
-    Exit code 1 if there is a problem.
+    Exit code 1 if there is a problem, such as a STORE that is not there. The disk where it would be
+    is looked at all the same.
     """
     from commitlog.disk.store_directory import checked_path
     from commitlog.doctor.checks import examine

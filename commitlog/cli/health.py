@@ -54,12 +54,12 @@ def health(
         commitlog health data/events
         commitlog health data/events --reader-still 2h --ignore damage-noted
 
-    Exit code 0: good. 1: degraded, it works and something needs your eyes. 2: down, or no store.
+    Exit code 0: good. 1: degraded, it runs and something needs your eyes. 2: down, or no store.
     """
     try:
         from commitlog.watching.health import HealthLimits
     except CommitLogError as error:  # COMMITLOG_NATIVE asks for a core that is not there
-        typer.echo(printable(f"down unreadable: {error} [{type(error).__name__}]"))
+        print_lines([printable(f"down unreadable: {error} [{type(error).__name__}]")])
         raise typer.Exit(EXIT_CODES["down"]) from error
     limits = HealthLimits(
         silent_ms=int(silent * 1000),

@@ -6,15 +6,18 @@ The store may run or not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import STORE_VARIABLE, JsonOption
+from commitlog.cli.arguments import STORE_VARIABLE, JsonOption, print_lines
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.quantities import counted
+
+if TYPE_CHECKING:
+    from commitlog.inspecting.verify import StoreReport
 
 Directory = Annotated[
     Path,
@@ -62,6 +65,25 @@ def _progress() -> Callable[[int], None]:
     return tell
 
 
+def _lines(report: StoreReport) -> Iterator[str]:
+    yield from report.findings
+    for lane in report.lanes:
+        name = lane.path if lane.lane is None else f"lane {lane.lane}"
+        yield (
+            f"{name}: {counted(lane.records, 'good record')}, {counted(lane.records_bytes, 'byte')}, "
+            f"in [{lane.first:,}, {lane.end:,}); consume queue entries: {lane.entries:,}"
+        )
+        if lane.records_behind:
+            yield (
+                f"    behind its recorded end: {counted(lane.records_behind, 'record')}, "
+                f"{counted(lane.bytes_behind, 'byte')}, which nobody reads; the next start of the store takes them in "
+                f"or sets them aside"
+            )
+        yield from (f"    {found.file} at offset {found.offset}: {found.reason}" for found in lane.findings)
+        if lane.findings_more:
+            yield f"    and {lane.findings_more:,} more"
+
+
 def verify(
     directory: Directory,
     json: JsonOption = False,
@@ -82,24 +104,7 @@ def verify(
     if json:
         typer.echo(to_json({"good": report.good, **asdict(report)}, indent=2))
     else:
-        for finding in report.findings:
-            typer.echo(finding)
-        for lane in report.lanes:
-            name = lane.path if lane.lane is None else f"lane {lane.lane}"
-            typer.echo(
-                f"{name}: {counted(lane.records, 'good record')}, {counted(lane.records_bytes, 'byte')}, "
-                f"in [{lane.first:,}, {lane.end:,}); consume queue entries: {lane.entries:,}"
-            )
-            if lane.records_behind:
-                typer.echo(
-                    f"    behind its recorded end: {counted(lane.records_behind, 'record')}, "
-                    f"{counted(lane.bytes_behind, 'byte')}, which nobody reads; the next start of the store takes them in "
-                    f"or sets them aside"
-                )
-            for found in lane.findings:
-                typer.echo(f"    {found.file} at offset {found.offset}: {found.reason}")
-            if lane.findings_more:
-                typer.echo(f"    and {lane.findings_more:,} more")
+        print_lines(_lines(report))
         typer.echo("good" if report.good else "NOT good")
     if not report.good:
         raise typer.Exit(1)

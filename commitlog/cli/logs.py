@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, past_time
+from commitlog.cli.arguments import StoreArgument, past_time, print_lines
 from commitlog.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def logs(
     least = _RANKS[level.value.upper()]
     try:
         wanted = (entry for entry in _at_least(found.read(), least) if entry.time_ms >= since_ms)
-        _print(wanted if lines is None else deque(wanted, lines), json=json)
+        _print(wanted if lines is None else deque(wanted, min(lines, sys.maxsize)), json=json)
         while follow:
             SYSTEM_CLOCK.sleep(_POLL_SECONDS)
             _print(_at_least(found.read(), least), json=json)
@@ -95,20 +95,24 @@ def _at_least(entries: Iterable[LogEntry], least: int) -> Iterator[LogEntry]:
 
 def _print(entries: Iterable[LogEntry], *, json: bool) -> None:
     for entry in entries:
-        sys.stdout.write(_as_json(entry) if json else _as_text(entry))
+        if json:
+            sys.stdout.write(_as_json(entry))
+        elif sys.stdout.isatty():
+            print_lines(_as_lines(entry))
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in _as_lines(entry))
     sys.stdout.flush()
 
 
-def _as_text(entry: LogEntry) -> str:
+def _as_lines(entry: LogEntry) -> list[str]:
     from commitlog.lines import printable
 
     time = datetime.fromtimestamp(entry.time_ms / 1000).isoformat(" ", timespec="milliseconds")  # local, as people read
     first, *more = entry.message.split("\n")
-    lines = [
+    return [
         f"{time} {entry.level:<7} {entry.stage:<10} {printable(first)}",
         *(f"    {printable(line)}" for line in more),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _as_json(entry: LogEntry) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
-from commitlog.errors import IllegalArgument
+from commitlog.errors import IllegalArgument, ServingRefused
 from commitlog.lines import printable
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def metrics(
 
     It works while the stages hang, and when the store is stopped or was killed.
     """
-    if textfile and listen:
+    if textfile and listen is not None:
         raise IllegalArgument("--textfile writes once and --listen goes on: give one of them")
     from commitlog.watching.exposition import StoreCollector
 
-    if listen:
+    if listen is not None:
         _serve(StoreCollector(store, _show), listen)
         return
     errors: list[Exception] = []
@@ -90,7 +90,7 @@ def _serve(collector: StoreCollector, listen: str) -> None:
     try:
         server, thread = start_http_server(port, host, collector.registry)
     except OSError as error:
-        raise IllegalArgument(
+        raise ServingRefused(
             f"--listen {listen}: {error.strerror}; give an address of this machine and a free port"
         ) from error
     list(collector.collect())  # says which stores can't be read

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import STORE_VARIABLE
+from commitlog.cli.arguments import STORE_VARIABLE, print_lines
 from commitlog.cli.completion import topics_of
 from commitlog.cli.served import (
     CaFileOption,
@@ -165,8 +165,8 @@ def _await_others(store: Store) -> None:
     while store.running and (others := sum(lane.producer > 0 for lane in store.statistics().lanes)):
         if not is_told:
             needs = "needs" if others == 1 else "need"
-            typer.echo(
-                f"waiting for {counted(others, 'other producer')}, which {needs} the stages; Ctrl-C stops them",
+            print_lines(
+                [f"waiting for {counted(others, 'other producer')}, which {needs} the stages; Ctrl-C stops them"],
                 err=True,
             )
             is_told = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from commitlog.cli.arguments import print_lines
 from commitlog.cli.replica import ReplicaArgument
 
 
@@ -18,7 +19,7 @@ def promote(directory: ReplicaArgument) -> None:
     from commitlog.lines import printable
     from commitlog.replicas.promotion import promote as make_store
 
-    made = make_store(directory, lambda line: typer.echo(printable(line), err=True))
+    made = make_store(directory, lambda line: print_lines([printable(line)], err=True))
     for lane, end in made.ends.items():
         typer.echo(f"lane {lane} ends at {end:,}")
-    typer.echo(f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {made.path}` starts it")
+    print_lines([f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {made.path}` starts it"])

@@ -53,7 +53,7 @@ def readers(
         directory = StoreDirectory(store)
         directory.load()
         NamedReaders(directory).remove(remove)
-        typer.echo(f"removed reader {remove}: nothing is kept for it any more")
+        print_lines([f"removed reader {remove}: nothing is kept for it any more"])
         return
     if seek is not None:
         _seek(store, *seek)
@@ -78,7 +78,7 @@ def _seek(store: Path, name: str, to: str) -> None:
         behind = sum(sum(lanes.values()) for lanes in reader.lag(index).values())
     finally:
         view.close()
-    typer.echo(f"moved reader {name}: it is {counted(behind, 'message')} behind now")
+    print_lines([f"moved reader {name}: it is {counted(behind, 'message')} behind now"])
 
 
 def _states(store: Path) -> list[ReaderState]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from commitlog.cli.arguments import print_lines
 from commitlog.cli.replica import AuthorityOption, CertificateOption, FromOption, KeyOption, NameOption, replica_name
 from commitlog.quantities import counted
 
@@ -32,11 +33,13 @@ def rejoin(
 
     credentials = Credentials(certificate, key, authority)
     made = make_replica(
-        old, source, credentials, replica_name(name), lambda line: typer.echo(printable(line), err=True)
+        old, source, credentials, replica_name(name), lambda line: print_lines([printable(line)], err=True)
     )
-    for lane in made:
-        typer.echo(
-            f"lane {lane.lane}: {counted(lane.messages, 'message')} behind offset {lane.end:,} were only here "
-            f"({counted(lane.bytes, 'byte')}): they are in {old}/lanes/{lane.lane}/quarantine"
-        )
-    typer.echo(f"{old} is a replica of {source} now; `commitlog replica {old} --from {source} …` brings it up to date")
+    print_lines(
+        f"lane {lane.lane}: {counted(lane.messages, 'message')} behind offset {lane.end:,} were only here "
+        f"({counted(lane.bytes, 'byte')}): they are in {old}/lanes/{lane.lane}/quarantine"
+        for lane in made
+    )
+    print_lines(
+        [f"{old} is a replica of {source} now; `commitlog replica {old} --from {source} …` brings it up to date"]
+    )

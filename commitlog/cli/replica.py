@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from commitlog.cli.arguments import print_lines
 from commitlog.cli.end_signals import on_end_signal
 
 ReplicaArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the copy.")]
@@ -51,13 +52,13 @@ def replica(
     manager = ServiceManager()
 
     def tell(line: str) -> None:
-        typer.echo(printable(line))
+        print_lines([printable(line)])
         manager.tell(f"STATUS={printable(line)}")
 
     credentials = Credentials(certificate, key, authority)
     keeper = Replica(directory, source, credentials, replica_name(name), again=again, tell=tell)
     on_end_signal(keeper.stop)
-    typer.echo(f"replica of {source} in {directory}; Ctrl-C ends it")
+    print_lines([f"replica of {source} in {directory}; Ctrl-C ends it"])
     manager.tell("READY=1")
     keeper.run()
     manager.tell("STOPPING=1")

@@ -37,7 +37,7 @@ def replicas(
     directory.load()
     if forget is not None:
         forget_replica(directory, forget)
-        typer.echo(f"forgot replica {forget}: nothing is kept for it any more")
+        print_lines([f"forgot replica {forget}: nothing is kept for it any more"])
         return
     found = known_replicas(directory)
     if json:

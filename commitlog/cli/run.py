@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import NewStoreArgument
+from commitlog.cli.arguments import NewStoreArgument, print_lines
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
@@ -59,9 +59,8 @@ def run(
     with manager.starting():
         opened = Store.open(store, config)
     manager.ready(opened.path)
-    typer.echo(f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops")
-    for pool in stray_pools():
-        typer.echo(f"commitlog: {pool}", err=True)
+    print_lines([f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops"])
+    print_lines((f"commitlog: {pool}" for pool in stray_pools()), err=True)
     while opened.running and not stop.wait(0.2):
         if reload.is_set():
             reload.clear()
@@ -71,8 +70,7 @@ def run(
     if stop.is_set():  # otherwise another process has stopped it, or the stages have failed: `close` raises that
         typer.echo("draining")
     report = opened.close()
-    for reason in report.kept:
-        typer.echo(f"the pool stays: {reason}")
+    print_lines(f"the pool stays: {reason}" for reason in report.kept)
     typer.echo("stopped, all is on disk" if report.drained else "stopped; the next start goes on with the pool")
 
 
@@ -81,7 +79,7 @@ def _reload(store: Store, config: Path | None) -> None:
     try:
         changed = store.reload(config)
     except CommitLogError as error:
-        typer.echo(f"commitlog: nothing is reloaded: {printable(str(error))}", err=True)
+        print_lines([f"commitlog: nothing is reloaded: {printable(str(error))}"], err=True)
     else:
         said = "; ".join(f"{key} {when}" for key, when in changed.items())
-        typer.echo(f"reloaded {config}: {said or 'nothing has changed'}", err=True)
+        print_lines([f"reloaded {config}: {said or 'nothing has changed'}"], err=True)

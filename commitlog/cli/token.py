@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, print_json
+from commitlog.cli.arguments import JsonOption, print_json, print_lines
 from commitlog.errors import IllegalArgument
 
 
@@ -58,4 +58,4 @@ def token(
                 print_json({"tokens": [asdict(access) for access in known]})
             for access in known if not json else ():
                 may = " and ".join(word for word, is_so in (("read", access.read), ("write", access.write)) if is_so)
-                typer.echo(f"{access.name}: {may or 'nothing'}, topics {', '.join(access.topics)}")
+                print_lines([f"{access.name}: {may or 'nothing'}, topics {', '.join(access.topics)}"])

@@ -34,16 +34,16 @@ _FIRST_SECONDS = 0.25
 """The first look comes sooner than the others: nobody wants to wait for an empty screen."""
 _LANE_HEADS = (
     "lane",
-    "producer",
+    "pid",
     "msg/s",
     "MB/s",
     "uncommitted",
     "unflushed",
     "undispatched",
-    "buffers",
+    "free",
     "blocked",
-    "fault",
 )
+_COLUMNS = 80
 _STAGE_HEADS = ("stage", "pid", "heartbeat", "rounds/s", "actions/s", "p50 µs", "p99 µs", "restarts")
 
 
@@ -171,7 +171,6 @@ def _lane_rows(changes: Rates) -> Iterator[tuple[str, ...]]:
             f"{lane.undispatched:,}",
             "-" if lane.available_buffers is None else str(lane.available_buffers),
             "-" if lane.blocked_ms is None else f"{lane.blocked_ms:,.0f} ms",
-            " ".join(f"{stage}:{name}" for stage, name in lane.faults.items()) or "-",
         )
 
 
@@ -189,7 +188,8 @@ def _stage_rows(changes: Rates) -> Iterator[tuple[str, ...]]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns, as wide as needed, aligned to the right."""
+    """Columns, as wide as needed, aligned to the right; closer together where 80 are too few."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _COLUMNS else " "
     for row in (heads, *rows):
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

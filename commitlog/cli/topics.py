@@ -17,6 +17,7 @@ from commitlog.cli.served import (
     TokenFileOption,
     served_address,
 )
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound, index_error
 from commitlog.quantities import counted
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.trimming import Trim
     from commitlog.reading.view import StoreView
+
+_LATE_MS = 2_000
+"""Times further ahead than this are not those of this machine's clock as it is now."""
 
 
 def topics(
@@ -159,7 +163,9 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
         if one["first_timestamp"] is not None:
             first, last = shown_time(one["first_timestamp"]), shown_time(one["last_timestamp"])
             yield f"    stored {first} to {last}"
-            yield f"    last minute {one['messages_per_second']:,.2f} messages/s"
+            ahead = one["last_timestamp"] > SYSTEM_CLOCK.wall_ms() + _LATE_MS
+            why = "; the newest is stored later than now: the clock was ahead" if ahead else ""
+            yield f"    last minute {one['messages_per_second']:,.2f} messages/s{why}"
         for column in one["schema"]["columns"] if columns and one["schema"] else ():
             yield f"    {column['name']} {column['type']}{'' if column['nullable'] else ' NOT NULL'}"
 
@@ -183,7 +189,7 @@ def _create(store: Path, topic: str, columns: str) -> None:
         Store.open(store).close()
     directory.check_owner()
     made = TopicSchemas(directory).declare(topic, schema, evolve=False)
-    typer.echo(f"{topic} has schema {made}")
+    print_lines([f"{topic} has schema {made}"])
 
 
 # ---- trim and delete ---------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import orjson
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DamagedFile, IllegalArgument
+from commitlog.errors import DamagedFile, ReplicaRefused
 from commitlog.shm.layout import HA_SERVICE
 
 _FILE_BYTES_MAX = 1 << 20
@@ -118,11 +118,11 @@ def known_replicas(directory: StoreDirectory) -> list[ReplicaState]:
 
 
 def forget_replica(directory: StoreDirectory, name: str) -> None:
-    """Removes a replica's file. Raises IllegalArgument where it has none, or is connected."""
+    """Removes a replica's file. Raises ReplicaRefused where it has none, or is connected."""
     known = {state.name: state for state in known_replicas(directory)}
     if name not in known or known[name].connected:
         why = "is connected: end it first" if name in known else f"is unknown; there are: {', '.join(known) or 'none'}"
-        raise IllegalArgument(f"replica {name!r} {why}")
+        raise ReplicaRefused(f"replica {name!r} {why}")
     ReplicaFiles(directory).remove(name)
 
 

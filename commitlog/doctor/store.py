@@ -107,7 +107,8 @@ def store(here: Surroundings) -> Iterator[Finding]:
     try:
         facts = directory.load()
     except StoreNotFound as error:
-        yield note(Code.STORE, str(error).partition(";")[0], f"`commitlog run {directory.path}` makes one")
+        remedy = f"check the path; `commitlog run {directory.path}` makes a store"
+        yield problem(Code.STORE, str(error).partition(";")[0], remedy)
         return
     except CommitLogError as error:
         said, remedy = str(error), "docs/recover.md: Errors of a start"

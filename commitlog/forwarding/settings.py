@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from commitlog.errors import ForwardError
+from commitlog.errors import ForwardError, IllegalArgument
 from commitlog.reading.named_readers import check_name
 from commitlog.record.properties import check_topic
 
@@ -78,12 +78,14 @@ def is_kafka_topic(name: str) -> bool:
 
 
 def servers_of(url: str) -> str:
-    """The bootstrap servers of `kafka://HOST:PORT[,HOST:PORT]`. Raises ForwardError."""
+    """The bootstrap servers of `kafka://HOST:PORT[,HOST:PORT]`. Raises IllegalArgument."""
     if not url.lower().startswith(_SCHEME):
-        raise ForwardError(f"{url[:80]!r} is not the address of a Kafka cluster: {_SHAPE}")
+        raise IllegalArgument(f"{url[:80]!r} is not the address of a Kafka cluster: {_SHAPE}")
     hosts = url[len(_SCHEME) :].rstrip("/")
     if "@" in hosts:
-        raise ForwardError("the address of a Kafka cluster has no user and no password: give them in a --config file")
+        raise IllegalArgument(
+            "the address of a Kafka cluster has no user and no password: give them in a --config file"
+        )
     return ",".join(_server(text) for text in hosts.split(","))
 
 
@@ -91,20 +93,20 @@ def _server(text: str) -> str:
     found = _HOST.fullmatch(text.strip())
     port = int(found[2] or PORT) if found else 0
     if not found or not 0 < port < 1 << 16:
-        raise ForwardError(f"{text[:80]!r} is not a broker's host and port: {_SHAPE}")
+        raise IllegalArgument(f"{text[:80]!r} is not a broker's host and port: {_SHAPE}")
     return f"{found[1]}:{port}"
 
 
 def topic_map_of(given: Iterable[str]) -> dict[str, str]:
-    """Reads `OURS=KAFKAS` of each --topic-map. Raises ForwardError, IllegalTopic."""
+    """Reads `OURS=KAFKAS` of each --topic-map. Raises IllegalArgument, IllegalTopic."""
     found: dict[str, str] = {}
     for text in given:
         ours, separator, kafkas = text.partition("=")
         if not separator or not is_kafka_topic(kafkas):
-            raise ForwardError(f"--topic-map {text[:120]!r}: give TOPIC=NAME, where Kafka allows the name")
+            raise IllegalArgument(f"--topic-map {text[:120]!r}: give TOPIC=NAME, where Kafka allows the name")
         check_topic(ours)
         if found.setdefault(ours, kafkas) != kafkas:
-            raise ForwardError(f"--topic-map: topic {ours} has two names: {found[ours]} and {kafkas}")
+            raise IllegalArgument(f"--topic-map: topic {ours} has two names: {found[ours]} and {kafkas}")
     return found
 
 
@@ -123,7 +125,7 @@ def settings_of(
     topic_map: Iterable[str] = (),
     **others: object,
 ) -> ForwardSettings:
-    """Settings of what a user has typed. Raises ForwardError, IllegalTopic, ReaderError."""
+    """Settings of what a user has typed. Raises IllegalArgument, IllegalTopic, OptionError."""
     return ForwardSettings(
         os.fspath(store),
         servers_of(url),

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.errors import IngestError, how_to_install
+from commitlog.errors import IllegalArgument, IngestError, how_to_install
 from commitlog.lines import why_unreadable
 
 STDIN = "-"
@@ -85,18 +85,19 @@ def choose(
 ) -> Settings:
     """Checks the options and fills in the defaults.
 
-    Raises IngestError; then nothing was touched.
+    Raises IllegalArgument, and IngestError for an input that can't be read; then nothing was
+    touched.
     """
     if not 1 <= producers <= PRODUCERS_MAX:
-        raise IngestError(f"--producers {producers}: give 1 to {PRODUCERS_MAX}")
+        raise IllegalArgument(f"--producers {producers}: give 1 to {PRODUCERS_MAX}")
     if rate is not None and not 0 <= rate <= 100_000_000:
-        raise IngestError(f"--rate {rate:g}: give messages a second, or 0 for as fast as it goes")
+        raise IllegalArgument(f"--rate {rate:g}: give messages a second, or 0 for as fast as it goes")
     if seconds is not None and not 0 < seconds <= 10_000_000:
-        raise IngestError(f"--seconds {seconds:g}: give more than 0")
+        raise IllegalArgument(f"--seconds {seconds:g}: give more than 0")
     if follow and not inputs:
-        raise IngestError("--follow keeps reading files: name them with --input FILE")
+        raise IllegalArgument("--follow keeps reading files: name them with --input FILE")
     if inputs.count(STDIN) > 1:
-        raise IngestError("--input -: stdin can be read once only")
+        raise IllegalArgument("--input -: stdin can be read once only")
     for name in inputs:
         check_input(name)
     if inputs:
@@ -106,9 +107,9 @@ def choose(
     out = (out or base / "out").absolute()
     report = report.absolute() if report else out / "report.json"
     if report.is_dir():
-        raise IngestError(f"--report {report}: that is a directory; name a .json file in it")
+        raise IllegalArgument(f"--report {report}: that is a directory; name a .json file in it")
     if report.suffix in (".png", ".html"):
-        raise IngestError(f"--report {report}: picture and page are written beside it; name a .json file")
+        raise IllegalArgument(f"--report {report}: picture and page are written beside it; name a .json file")
     return Settings(
         run=secrets.token_hex(4),
         topic="lines" if inputs else "machine",

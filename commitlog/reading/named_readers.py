@@ -44,7 +44,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.locks import Lock, holder_of, poll, write_holder
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, ReaderError, ReaderInUse
+from commitlog.errors import CommitLogError, OptionError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.record.properties import check_topic
 from commitlog.shm.layout import LANE_ROWS
@@ -255,9 +255,9 @@ class NamedReaders:
 
 
 def check_name(name: str) -> None:
-    """Raises ReaderError for a text that can't be the name of a reader."""
+    """Raises OptionError for a text that can't be the name of a reader."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ReaderError(f"{name!r} is not a reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
+        raise OptionError(f"{name!r} is not a reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
 
 
 def _to_json(reader: NamedReader) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class TopicFacts(MessageFacts):
 
     topic: str
     messages_per_second: float
-    """Messages stored in the last RATE_MS before now, by the second."""
+    """Messages stored in the last RATE_MS before now, by the second. Later than now counts none."""
     lanes: tuple[int, ...]
 
 
@@ -55,7 +55,9 @@ def topic_facts(index: TopicIndex, topic: str, now_ms: int) -> TopicFacts:
     recent, ranges = 0, index.ranges(topic)
     for lane, queue in ranges.items():
         since = index.find_by_time(topic, lane, now_ms - RATE_MS)
-        recent += 0 if since is None else queue.end - max(since, queue.first)
+        if since is not None:
+            later = index.find_by_time(topic, lane, now_ms + 1)  # the clock was ahead
+            recent += (queue.end if later is None else later) - max(since, queue.first)
     found = facts_below(index, topic, {lane: queue.end for lane, queue in ranges.items()})
     return TopicFacts(
         **asdict(found), topic=topic, messages_per_second=recent * 1000 / RATE_MS, lanes=tuple(sorted(ranges))

@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.errors import ReplicationRefused
+from commitlog.errors import IllegalArgument, ReplicationRefused
 
 GREETING_SECONDS = 10.0
 """How long the other side may take for connecting, the handshake and the greetings."""
@@ -41,18 +41,19 @@ class Credentials:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT. Raises ReplicationRefused."""
+    """Host and port of HOST:PORT. Raises IllegalArgument."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise ReplicationRefused(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
+        raise IllegalArgument(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
     return host, int(port)
 
 
 def connect(address: str, credentials: Credentials, seconds: float = GREETING_SECONDS) -> ssl.SSLSocket:
     """A connection to a store that listens for replicas.
 
-    Raises ReplicationRefused where the certificates do not fit, and OSError where nobody is there.
+    Raises IllegalArgument for an address that is none, ReplicationRefused where the certificates do
+    not fit, and OSError where nobody is there.
     """
     context = credentials.context(server_side=False)
     host, port = address_of(address)

@@ -28,7 +28,7 @@ import orjson
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import poll, try_file
-from commitlog.errors import AccessDenied, ServingRefused
+from commitlog.errors import AccessDenied, IllegalArgument, ServingRefused
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
@@ -126,13 +126,13 @@ class Tokens:
 def add_token(file: Path, access: Access) -> str:
     """Makes a token, and returns it. It is not kept anywhere: the file has its hash.
 
-    Raises ServingRefused for a name that is taken or is none, for an access to nothing, and for a
-    file that can't be used.
+    Raises IllegalArgument for a text that is no name, and for an access to nothing. Raises
+    ServingRefused for a name that is taken, and for a file that can't be used.
     """
     if not _NAME.fullmatch(access.name):
-        raise ServingRefused(f"token {access.name!r}: a name has letters, digits, and any of _ . @ -, at most 100")
+        raise IllegalArgument(f"token {access.name!r}: a name has letters, digits, and any of _ . @ -, at most 100")
     if not access.topics or not (access.read or access.write):
-        raise ServingRefused(f"token {access.name}: it would be for nothing; give it topics, and let it read or write")
+        raise IllegalArgument(f"token {access.name}: it would be for nothing; give it topics, and let it read or write")
     token = _PREFIX + secrets.token_urlsafe(32)
     with _locked(file):
         known = Tokens(file).all() if file.exists() else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.disk.file_channel import DISK
-from commitlog.errors import ServingRefused
+from commitlog.errors import IllegalArgument, ServingRefused
 from commitlog.planning.address import PORT, is_loopback
 from commitlog.reading.view import open_view
 from commitlog.serving.access import Tokens
@@ -50,20 +50,24 @@ def settings_of(
     writable: bool,
     advertise: str | None,
 ) -> ServerSettings:
-    """Checks what a user has asked for. Raises ServingRefused, StoreNotFound, StoreDamaged."""
+    """Checks what a user has asked for.
+
+    Raises IllegalArgument, ServingRefused for files that can't be used, StoreNotFound,
+    StoreDamaged.
+    """
     host, port = listening_address(listen)
     if (certificate is None) != (key is None):
-        raise ServingRefused("--certificate and --key: give both, or none")
+        raise IllegalArgument("--certificate and --key: give both, or none")
     if client_authority is not None and certificate is None:
-        raise ServingRefused("--client-authority: certificates of clients need TLS: give --certificate and --key too")
+        raise IllegalArgument("--client-authority: certificates of clients need TLS: give --certificate and --key too")
     if not is_loopback(host):
         if certificate is None:
-            raise ServingRefused(
+            raise IllegalArgument(
                 f"--listen {listen}: other machines reach this address, so it needs TLS: give --certificate and --key, or "
                 f"listen on 127.0.0.1"
             )
         if tokens is None and client_authority is None:
-            raise ServingRefused(
+            raise IllegalArgument(
                 f"--listen {listen}: other machines reach this address, so clients must prove who they are: give --tokens "
                 f"or --client-authority, or listen on 127.0.0.1"
             )
@@ -86,13 +90,13 @@ def settings_of(
 
 
 def listening_address(listen: str) -> tuple[str, int]:
-    """HOST:PORT, HOST or PORT. Raises ServingRefused."""
+    """HOST:PORT, HOST or PORT. Raises IllegalArgument."""
     host, colon, port = listen.rpartition(":")
     if not colon or listen.endswith("]"):
         host, port = ("127.0.0.1", listen) if listen.isdecimal() else (listen, str(PORT))
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) >= 1 << 16:
-        raise ServingRefused(f"--listen {listen}: it is HOST:PORT, such as 127.0.0.1:{PORT} or 0.0.0.0:{PORT}")
+        raise IllegalArgument(f"--listen {listen}: it is HOST:PORT, such as 127.0.0.1:{PORT} or 0.0.0.0:{PORT}")
     return host, int(port)
 
 
@@ -118,9 +122,9 @@ def _named(stores: Sequence[str]) -> dict[str, str]:
             path = text
             name = Path(os.path.abspath(text)).name
         if name in found:
-            raise ServingRefused(f"two stores are called {name}: give one another name, as in other={path}")
+            raise IllegalArgument(f"two stores are called {name}: give one another name, as in other={path}")
         if not name or "/" in name:
-            raise ServingRefused(f"{text}: give a store a name without /, as in orders={path}")
+            raise IllegalArgument(f"{text}: give a store a name without /, as in orders={path}")
         open_view(path).close()
         found[name] = os.path.abspath(path)
     return found

@@ -192,9 +192,47 @@ def _first_orders(store: HandMadeStore, lane: int) -> int:
 
 
 def test_a_full_disk_has_a_name(store: HandMadeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says whether there is a backup from before."""
+    monkeypatch.setattr("commitlog.backups.store_backup.DISK", Striking(30, full))
+    with pytest.raises(DiskFull, match="the first backup is not complete yet"):
+        commitlog.backup(store.path, tmp_path / "backup")
+    monkeypatch.setattr("commitlog.backups.store_backup.DISK", DISK)
+    commitlog.backup(store.path, tmp_path / "backup")
+    add(store)
     monkeypatch.setattr("commitlog.backups.store_backup.DISK", Striking(30, full))
     with pytest.raises(DiskFull, match="the last backup counts"):
         commitlog.backup(store.path, tmp_path / "backup")
+
+
+class SmallDisk(FileChannel):
+    """Has room for so many segments of 4 KiB."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self.path, self.room = path, room
+
+    def truncate(self, fd: int, size: int) -> None:
+        used = [file for name in ("commitlog", "tmp") for file in self.path.glob(f"lanes/*/{name}/0*")]
+        if size == 1 << 12 and sum(file.stat().st_size == size for file in used) >= self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().truncate(fd, size)
+
+
+def test_a_first_backup_on_a_disk_that_was_too_small(tmp_path: Path) -> None:
+    """The same command goes on, also where it fits only because the store has deleted segments."""
+    store, dest = HandMadeStore(tmp_path / "store", segment_bytes=1 << 12), tmp_path / "backup"
+    lane = store.lane(0)
+    while lane.end < 10 * store.segment_bytes:
+        lane.append("orders", bytes(1000))
+    lane.publish()
+    disk = SmallDisk(dest, 6)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            StoreBackup(store.path, dest, disk).run()
+    lane.forget_before(6)
+    assert StoreBackup(store.path, dest, disk).run().good
+    assert verify_store(dest).good
+    assert rows(dest, "orders") == rows(store.path, "orders")
+    assert not list(dest.glob("lanes/0/tmp/*"))
 
 
 def wait_for(pipe: int) -> None:

@@ -227,11 +227,11 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("top", "{file}"), "StoreRefused"),
         (("produce", "{absent}", "t", "{directory}"), "InputError"),
         (("run", "{absent}", "--config", "{absent}"), "ConfigError"),
-        (("produce", "{absent}", "bad topic"), "IllegalTopic"),
         (("produce", "{absent}", "t", "{absent}"), "InputError"),
-        (("cat", "{store}", "--from", "whenever"), "BadStart"),
         (("cat", "{store}", "--topic", "nope"), "UnknownTopic"),
         (("cat", "{store}", "--from", "99"), "OffsetOutOfRange"),
+        (("readers", "{store}", "--remove", "nobody"), "ReaderError"),
+        (("replicas", "{store}", "--forget", "nobody"), "ReplicaRefused"),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(
@@ -251,6 +251,46 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     assert done.stderr.count(b"\n") == 1
     assert says in done.stderr.decode()
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("cat", "{store}", "--from", "whenever"), "BadStart"),
+        (("cat", "{store}", "--partition", "128"), "OptionError"),
+        (("cat", "{store}", "--token-file", "f"), "IllegalArgument"),
+        (("cat", "commitlog://"), "IllegalArgument"),
+        (("forward", "{store}", "kafka://one:99999"), "IllegalArgument"),
+        (("forward", "{store}", "kafka://one", "--name", "/"), "OptionError"),
+        (("forward", "{store}", "kafka://one", "--topic-map", "a"), "IllegalArgument"),
+        (("ingest", "--producers", "65"), "IllegalArgument"),
+        (("logs", "{store}", "--since", "whenever"), "BadStart"),
+        (("metrics", "{store}", "--listen", "99999"), "IllegalArgument"),
+        (("metrics", "{store}", "--listen", ""), "IllegalArgument"),
+        (("metrics", "{store}", "--textfile", "metrics.txt"), "IllegalArgument"),
+        (("produce", "{absent}", "bad topic"), "IllegalTopic"),
+        (("readers", "{store}", "--remove", "/"), "OptionError"),
+        (("readers", "{store}", "--seek", "billing", "whenever"), "BadStart"),
+        (("serve", "{store}", "--listen", "127.0.0.1:99999"), "IllegalArgument"),
+        (("serve", "{store}", "--listen", "0.0.0.0:4433"), "IllegalArgument"),
+        (("serve", "{store}", "{store}"), "IllegalArgument"),
+        (("token", "add", "{absent}", "a/b"), "IllegalArgument"),
+        (("token", "remove", "{absent}"), "IllegalArgument"),
+        (("topics", "{absent}", "--create", "sales", "--schema", "id"), "SchemaError"),
+        (("trim", "{store}", "--before", "x"), "BadStart"),
+        (("trim", "{store}", "--before", "2999-01-01"), "BadStart"),
+        (("ui", "{store}", "--listen", "0.0.0.0:8080"), "IllegalArgument"),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], says: str, stopped: Path, tmp_path: Path
+) -> None:
+    """Of whatever option or argument, as a value that typer itself refuses; nothing is made."""
+    absent = tmp_path / "absent"
+    done = run(*(argument.format(store=stopped, absent=absent) for argument in arguments))
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
+    assert done.stderr.endswith(f"[{says}]\n".encode())
+    assert not absent.exists()
 
 
 def test_a_word_that_is_none_of_those_allowed_is_named_with_them() -> None:

@@ -110,8 +110,10 @@ def test_signs_on_a_terminal() -> None:
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    """A problem, as in other commands; its disk and the machine are looked at all the same."""
     found = findings(tmp_path / "none" / "store")
-    assert severities(found, Code.STORE) == {"note"}
+    assert severities(found, Code.STORE) == {"problem"}
+    assert {Code.PYTHON, Code.FILE_SYSTEM, Code.DISK_SPACE} <= set(found)
     assert not (tmp_path / "none").exists()
 
 

@@ -112,7 +112,6 @@ def test_a_store_that_is_not_there(store: HandMadeStore, tmp_path: Path) -> None
     [
         (["--listen", "nine"], "HOST:PORT"),
         (["--listen", "127.0.0.1:65536"], "HOST:PORT"),
-        (["--listen", "no such host:9877"], "give an address of this machine"),
         (["--textfile", "metrics.txt"], "end in .prom"),
         (["--textfile", "/nowhere/metrics.prom"], "No such file or directory"),
         (["--textfile", "metrics.prom", "--listen", "9877"], "one of them"),
@@ -121,7 +120,7 @@ def test_a_store_that_is_not_there(store: HandMadeStore, tmp_path: Path) -> None
 def test_wrong_options(store: HandMadeStore, options: list[str], reason: str) -> None:
     """One line that says what is wrong, and what would be right."""
     done = run("metrics", store.path, *options)
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (2, b"")
     assert reason in done.stderr.decode()
     assert done.stderr.endswith(b"[IllegalArgument]\n")
     assert done.stderr.count(b"\n") == 1
@@ -155,6 +154,14 @@ def test_a_server_waits_for_a_store(store: HandMadeStore, tmp_path: Path) -> Non
     assert process.returncode == 0
     assert errors.endswith("[StoreNotFound]\n")
     assert errors.count("\n") == 1
+
+
+def test_an_address_of_no_machine(store: HandMadeStore) -> None:
+    done = run("metrics", store.path, "--listen", "no such host:9877")
+    assert done.returncode == 1
+    assert b"give an address of this machine" in done.stderr
+    assert done.stderr.endswith(b"[ServingRefused]\n")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_a_port_that_is_in_use(store: HandMadeStore) -> None:

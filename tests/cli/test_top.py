@@ -68,7 +68,7 @@ def test_it_shows_what_happened_since_the_last_look(tmp_path: Path) -> None:
     assert text[0].endswith("- in 60 s, - in 600 s")  # a store so young has not filled them
     (lane,) = cells(text, "lane")
     assert lane["msg/s"] == "50"
-    assert lane["producer"] == str(os.getpid())
+    assert lane["pid"] == str(os.getpid())
     assert lane["uncommitted"] == lane["unflushed"] == "0"
     stages = {row["stage"]: row for row in cells(text, "stage")}
     assert float(stages["committer"]["actions/s"]) > 0

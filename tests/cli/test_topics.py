@@ -6,6 +6,7 @@ import os
 import re
 from datetime import datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRefused, UnknownTopic
 from commitlog.reader import Reader
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
@@ -55,6 +57,13 @@ def test_topics(typed: HandMadeStore) -> None:
         f"    stored {shown(BEGIN_MS + 1000)} to {shown(BEGIN_MS + 1000)}",
         "    last minute 0.00 messages/s",
     ]
+
+
+def test_a_clock_that_was_ahead(typed: HandMadeStore) -> None:
+    """Times that are still to come count for no rate, and the line says why."""
+    with patch.object(SYSTEM_CLOCK, "wall_ms", return_value=BEGIN_MS - 3_600_000):
+        lines = run("topics", typed.path).stdout.decode().splitlines()
+    assert lines[3] == "    last minute 0.00 messages/s; the newest is stored later than now: the clock was ahead"
 
 
 def test_topics_as_json(typed: HandMadeStore) -> None:

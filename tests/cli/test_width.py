@@ -57,19 +57,29 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    with_nightly([("stat",)], [(("topics", "--columns"),), (("readers",),), (("bench", "--seconds", "200ms"),)]),
+    with_nightly(
+        [("stat",), ("verify",), ("top", "--plain", "--count", "1", "--interval", "10ms")],
+        [("logs",), (("topics", "--columns"),), (("readers",),), (("bench", "--seconds", "200ms"),)],
+    ),
     ids=" ".join,
 )
 def test_lines_fit_the_terminal(store: Path, command: tuple[str, ...]) -> None:
     shown = on_terminal(command[0], store, *command[1:])
-    assert max(map(len, shown)) <= 80
-    if command[0] != "bench":  # its numbers differ each time
+    assert max(len(line) for line in shown if " " in line.strip()) <= 80  # a path alone stays whole
+    if command[0] not in ("bench", "logs", "top"):  # its numbers differ each time
         whole = run(command[0], store, *command[1:]).stdout.decode()
         assert len(whole.splitlines()) <= len(shown), "a pipe gets each line whole"
         still = {"ago", "second", "seconds"}  # of a reader, which stands still for longer
         assert [word for word in " ".join(shown).split() if word.isalpha() and word not in still] == [
             word for word in whole.split() if word.isalpha() and word not in still
         ]
+
+
+def test_a_backup_erases_its_progress(store: Path, tmp_path: Path) -> None:
+    """The line that it writes again and again, before the report."""
+    shown = on_terminal("backup", store, tmp_path / "backup")
+    assert max(len(line) for line in shown if " " in line.strip()) <= 80
+    assert any(line.startswith("\x1b[K") for line in shown)
 
 
 def test_one_is_not_many(store: Path) -> None:

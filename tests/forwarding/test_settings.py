@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.errors import ForwardError, IllegalTopic
+from commitlog.errors import ForwardError, IllegalArgument, IllegalTopic
 from commitlog.forwarding.properties import load_properties, without_secrets
 from commitlog.forwarding.settings import ForwardSettings, servers_of, settings_of, topic_map_of
 
@@ -27,12 +27,12 @@ def test_an_address_has_brokers(url: str, servers: str) -> None:
     "url", ["one:9092", "http://one", "kafka://", "kafka://one:0", "kafka://one:99999", "kafka://a b", "kafka://one,"]
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ForwardError, match="kafka://HOST:PORT"):
+    with pytest.raises(IllegalArgument, match="kafka://HOST:PORT"):
         servers_of(url)
 
 
 def test_an_address_has_no_password() -> None:
-    with pytest.raises(ForwardError, match="--config") as caught:
+    with pytest.raises(IllegalArgument, match="--config") as caught:
         servers_of("kafka://me:hidden@one:9092")
     assert "hidden" not in str(caught.value)
 
@@ -43,12 +43,12 @@ def test_topics_get_other_names() -> None:
 
 @pytest.mark.parametrize("text", ["a", "a=", "a=b%", "a=..", "=b"])
 def test_a_wrong_topic_map_is_refused(text: str) -> None:
-    with pytest.raises((ForwardError, IllegalTopic)):
+    with pytest.raises((IllegalArgument, IllegalTopic)):
         topic_map_of([text])
 
 
 def test_two_names_for_a_topic_are_refused() -> None:
-    with pytest.raises(ForwardError, match="two names: b and c"):
+    with pytest.raises(IllegalArgument, match="two names: b and c"):
         topic_map_of(["a=b", "a=c"])
 
 

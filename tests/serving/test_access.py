@@ -64,14 +64,14 @@ def test_changes_at_the_same_time(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a\nb", "a/b", "ä", "x" * 101])
 def test_what_is_no_name(name: str, file: Path) -> None:
-    with pytest.raises(ServingRefused, match="a name has letters, digits"):
+    with pytest.raises(IllegalArgument, match="a name has letters, digits"):
         add_token(file, Access(name))
     assert not file.exists()
 
 
 @pytest.mark.parametrize("access", [Access("billing", topics=()), Access("billing", read=False)])
 def test_a_token_for_nothing(access: Access, file: Path) -> None:
-    with pytest.raises(ServingRefused, match="token billing: it would be for nothing; give it topics"):
+    with pytest.raises(IllegalArgument, match="token billing: it would be for nothing; give it topics"):
         add_token(file, access)
     assert not file.exists()
 

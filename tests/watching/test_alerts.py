@@ -71,7 +71,7 @@ def test_either_side_of_or_gives_a_store_once() -> None:
 
     for _, expression in EXPRESSIONS:
         promql_parser.walk(promql_parser.parse(expression), visit)
-    assert modifiers == ["on (store)"] * 2
+    assert modifiers == ["on (store)"] * 3
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
@@ -101,6 +101,16 @@ def test_the_dashboard_is_whole() -> None:
     assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "store"]
     for title, target in TARGETS:
         assert 'store=~"$store"' in target["expr"], title
+
+
+def test_what_comes_and_goes_is_seen() -> None:
+    """A line between points shows no value that is there at one time only, and hides equal ones."""
+    for panel in DASHBOARD["panels"]:
+        expressions = " ".join(target["expr"] for target in panel.get("targets", ()))
+        if panel["type"] == "timeseries" and re.search(r"> 0|_fault\b|_reasons\b|_warning\b", expressions):
+            drawn = panel["fieldConfig"]["defaults"]["custom"]
+            is_bars = drawn["drawStyle"] == "bars" and drawn["stacking"]["mode"] == "normal"
+            assert is_bars or drawn["showPoints"] == "auto", panel["title"]
 
 
 def test_the_files_are_in_the_package() -> None:
