@@ -226,6 +226,13 @@ class FileChannel:
         with self.opened(path) as fd:
             return self.pread(fd, limit, 0)
 
+    def read_named_file(self, path: str | Path, limit: int) -> bytes:
+        """The whole of a small file that a user names, by symbolic links too.
+
+        Kubernetes mounts secrets by links, and certbot keeps certificates by them.
+        """
+        return self.read_file(os.path.realpath(path), limit)
+
     def replace_file(self, path: str | Path, data: bytes) -> None:
         """Writes a small file, durably.
 

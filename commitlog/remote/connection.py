@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -244,7 +243,7 @@ class _Files:
 
 def _read(file: str, name: str) -> bytes:
     try:
-        return DISK.read_file(Path(file), _FILE_BYTES_MAX)
+        return DISK.read_named_file(file, _FILE_BYTES_MAX)
     except OSError as error:
         raise ServerError(f"{name} {file}: {error.strerror}; give a file that this process can read") from None
 

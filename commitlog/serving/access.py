@@ -134,6 +134,7 @@ def add_token(file: Path, access: Access) -> str:
     if not access.topics or not (access.read or access.write):
         raise IllegalArgument(f"token {access.name}: it would be for nothing; give it topics, and let it read or write")
     token = _PREFIX + secrets.token_urlsafe(32)
+    file = Path(os.path.realpath(file))  # a link stays, and the file that it points to is changed
     with _locked(file):
         known = Tokens(file).all() if file.exists() else []
         if any(one.access.name == access.name for one in known):
@@ -144,6 +145,7 @@ def add_token(file: Path, access: Access) -> str:
 
 def remove_token(file: Path, name: str) -> None:
     """Removes a token: servers refuse it from then on. Raises ServingRefused if there is none."""
+    file = Path(os.path.realpath(file))
     with _locked(file):
         known = Tokens(file).all()
         left = [token for token in known if token.access.name != name]
@@ -176,7 +178,7 @@ def _digest(token: str) -> str:
 
 def _read(file: Path) -> list[Token]:
     try:
-        data = DISK.read_file(file, _FILE_BYTES_MAX)
+        data = DISK.read_named_file(file, _FILE_BYTES_MAX)
         values = orjson.loads(data)
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")

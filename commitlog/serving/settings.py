@@ -103,7 +103,7 @@ def listening_address(listen: str) -> tuple[str, int]:
 def read_pem(file: str) -> bytes:
     """A file of certificates, or a key. Raises ServingRefused."""
     try:
-        data = DISK.read_file(Path(file), _FILE_BYTES_MAX)
+        data = DISK.read_named_file(file, _FILE_BYTES_MAX)
     except OSError as error:
         raise ServingRefused(
             f"{file}: {error.strerror}; give a file in PEM format that this process can read"

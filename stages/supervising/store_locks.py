@@ -5,6 +5,7 @@ What was read before they are held can only refuse the start.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from commitlog.clock import Clock
@@ -30,7 +31,9 @@ class StoreLocks:
     def __init__(self, directory: StoreDirectory, channel: FileChannel, clock: Clock, config: Config) -> None:
         self._directory, self._channel, self._clock = directory, channel, clock
         self._orphans_ns = config.supervisor.start_wait_ms * 1_000_000
-        there = (name for name in ALL_STAGES if name in config.stages or directory.stage_lock_file(name).exists())
+        there = (
+            name for name in ALL_STAGES if name in config.stages or os.path.lexists(directory.stage_lock_file(name))
+        )
         self._stages = tuple(there)
         self._files: dict[str, int] = {}
         self._bytes: dict[str, int] = {}

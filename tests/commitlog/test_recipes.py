@@ -122,3 +122,12 @@ def test_the_container_runs_a_command_that_there_is() -> None:
     packaged = set(re.search(r"only-include = \[(.*?)\]", (ROOT / "pyproject.toml").read_text())[1].split(", "))  # type: ignore[index]
     assert {name.strip('"') for name in packaged} <= set(re.findall(r"[\w.]+", text))
     assert float(re.search(r"--stop-timeout=(\d+)", text)[1]) > STAGES_STOP_SECONDS  # type: ignore[index]
+
+
+def test_an_image_of_podman_keeps_the_health_check() -> None:
+    """Podman's own format of images has none, and podman only warns."""
+    text = RECIPE.read_text()
+    builds = re.findall(r"podman build .*", text)
+    assert "HEALTHCHECK" in text
+    assert builds
+    assert all("--format docker" in words for words in builds)

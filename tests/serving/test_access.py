@@ -119,6 +119,32 @@ def test_a_file_that_is_gone_or_no_file(file: Path) -> None:
         Tokens(file)
 
 
+def test_a_file_that_kubernetes_mounts(file: Path) -> None:
+    """A secret's file is a link by way of `..data`, which each change replaces by another link."""
+    for name in ("first", "second"):
+        (file.parent / name).mkdir()
+        add_token(file.parent / name / file.name, Access(name))
+    data = file.parent / "..data"
+    data.symlink_to("first")
+    file.symlink_to("..data/tokens.json")
+    tokens = Tokens(file)
+    assert [token.access.name for token in tokens.all()] == ["first"]
+    (file.parent / "next").symlink_to("second")
+    (file.parent / "next").rename(data)
+    assert [token.access.name for token in tokens.all()] == ["second"]
+
+
+def test_a_change_by_a_link_goes_to_its_file(file: Path) -> None:
+    """The link stays, and the file that it points to has the new token."""
+    target = file.with_name("target.json")
+    file.symlink_to(target.name)
+    token = add_token(file, Access("billing"))
+    add_token(file, Access("other"))
+    remove_token(file, "other")
+    assert file.is_symlink()
+    assert Tokens(target).find(token) == Access("billing")
+
+
 def test_what_a_token_is_for() -> None:
     access = Access("billing", ("orders*", "refunds"), read=True, write=False)
     access.check_reads(["orders", "orders-eu", "refunds"])

@@ -39,6 +39,25 @@ def test_a_stream_of_rows_ends_with_its_token(tmp_path: Path, tokens: Path) -> N
             list(stream)
 
 
+def test_files_that_are_symbolic_links(tmp_path: Path, certificates: Certificates) -> None:
+    """Kubernetes mounts secrets so, and certbot keeps certificates so. Both sides follow links."""
+    store = small_store(tmp_path / "store")
+    certificate, key = certificates.make("linked")
+    (tmp_path / "token").write_text(add_token(tmp_path / "tokens.json", Access("billing")))
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+
+    def link(file: Path) -> Path:
+        made = mounted / file.name
+        made.symlink_to(file)
+        return made
+
+    tokens = link(tmp_path / "tokens.json")
+    files = {"token_file": str(link(tmp_path / "token")), "ca_file": str(link(certificates.authority))}
+    with server_of([store.path], certificate=link(certificate), key=link(key), tokens=tokens) as server:
+        assert ask(address_of(server, **files)) == ["store"]
+
+
 def test_a_token_of_a_file_is_replaced_while_a_client_runs(tmp_path: Path, tokens: Path) -> None:
     """First the new one is in the client's file, then the old one is removed."""
     store = small_store(tmp_path / "store")

@@ -113,6 +113,13 @@ def test_no_permission_is_refused(tmp_path: Path) -> None:
     assert said.startswith(f"StoreRefused: {tmp_path / 'closed'}: no permission to make a store here")
 
 
+def test_a_directory_that_others_closed_is_refused(tmp_path: Path) -> None:
+    """A container of another user finds its volume so: what is in there can't even be asked for."""
+    (tmp_path / "closed").mkdir(mode=0o000)
+    said = without_privileges(lambda: StoreOpening(tmp_path / "closed/store", Config()).run())
+    assert said.startswith(f"StoreRefused: {tmp_path / 'closed/store'}: Permission denied; choose another path")
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [
