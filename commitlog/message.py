@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from commitlog.record.properties import own_properties
+from commitlog.record.layout import CRC_PROPERTY_START, I64, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
+from commitlog.record.properties import decode_properties, own_properties
 from commitlog.record.record import Record
+
+if TYPE_CHECKING:
+    from commitlog.record.table import RecordTable
+
+_CRC_NAME = CRC_PROPERTY_START[:-1].decode()
+_STORE_HOST = STORE_HOST_AT, STORE_HOST_AT + IPV4_BYTES + PORT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +47,9 @@ class Message:
     def of(cls, record: Record) -> Message:
         """Unpacks a compressed value. Raises MissingCodec, CorruptRecord."""
         from commitlog.record.body_compression import plain_body
-        from commitlog.record.layout import CRC_PROPERTY_START
 
         properties = record.properties
-        properties.pop(CRC_PROPERTY_START[:-1].decode(), None)
+        properties.pop(_CRC_NAME, None)
         return cls(
             topic=record.topic,
             partition=record.queue_id,
@@ -56,3 +64,36 @@ class Message:
             message_id=record.message_id,
             properties=properties,
         )
+
+    @classmethod
+    def of_table(cls, table: RecordTable, buffer: Buffer) -> Iterator[Message]:
+        """The messages of a buffer's records that were checked, as `of` makes each of them.
+
+        It is for records with plain values and IPv4 hosts, and takes a quarter of the time.
+        """
+        begin, end = _STORE_HOST
+        columns = (
+            table.topic_index, table.queue_ids, table.queue_offsets, table.body_positions, table.body_sizes,
+            table.properties_positions, table.properties_sizes, table.store_timestamps, table.born_timestamps,
+            table.positions,
+        )  # fmt: skip
+        for topic, lane, offset, body, body_bytes, names, names_bytes, stored, born, at in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            properties = decode_properties(buffer[names : names + names_bytes])
+            properties.pop(_CRC_NAME, None)
+            physical_offset = table.buffer_start + at
+            yield cls(
+                table.topics[topic],
+                lane,
+                offset,
+                properties.get("KEYS"),
+                bytes(buffer[body : body + body_bytes]),
+                own_properties(properties),
+                properties.get("TAGS"),
+                stored,
+                born,
+                physical_offset,
+                (bytes(buffer[at + begin : at + end]) + I64.pack(physical_offset)).hex().upper(),
+                properties,
+            )

@@ -24,6 +24,7 @@ _APPEND_BYTES_MAX = 1 << 29
 _BATCH = 100
 _SECONDS_MIN, _SECONDS_MAX = 0.1, 600.0
 _PARTS = 4
+_POLL_SECONDS = 0.01
 _LABELS = {
     "append": "append, one by one",
     "batch_append": f"append, {_BATCH} at a time",
@@ -109,6 +110,7 @@ def _measure(store: Store, seconds: float, value_bytes: int) -> dict[str, Any]:
         while (begin := SYSTEM_CLOCK.monotonic_ns()) < until:
             producer.send(_TOPIC, value).wait("flushed")
             latencies.append((SYSTEM_CLOCK.monotonic_ns() - begin) / 1e6)
+    _await_index(store)
     with Reader(store.path, _TOPIC) as reader:
         read = _rate(value_bytes, seconds, lambda: 1 if next(reader, None) else 0)
     latencies.sort()
@@ -123,6 +125,12 @@ def _measure(store: Store, seconds: float, value_bytes: int) -> dict[str, Any]:
         "read_messages_per_second": read,
         "read_bytes_per_second": read * value_bytes,
     }
+
+
+def _await_index(store: Store) -> None:
+    """Waits for the dispatcher: a reader would come to the end of the consume queues at once."""
+    while store.running and any(lane.dispatched < lane.flushed for lane in store.statistics().lanes):
+        SYSTEM_CLOCK.sleep(_POLL_SECONDS)
 
 
 def _rate(value_bytes: int, seconds: float, step: Any) -> float:

@@ -21,17 +21,29 @@ from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import QueueStarts, resolve
 from commitlog.reading.topic_index import LaneIndex
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.layout import Buffer, SysFlag
+from commitlog.record.layout import HOSTS_V6, Buffer, SysFlag
 from commitlog.record.record import decode
 from commitlog.record.table import RecordGatherer, RecordTable
 from commitlog.shm.layout import segment_start
 
 _ENTRIES_AT_ONCE = 1_000
+_MESSAGES_AT_ONCE = 1_000
+"""So many records are checked together. Where one is damaged, these are taken one by one."""
 NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
 """Means "no message at the moment" among messages. It sorts before every message."""
 
 Values = tuple[Ints, Sequence[bytes | memoryview]]
 """Timestamps of some messages of a lane (ms), and their values, maybe as views of a segment."""
+
+
+def _checked(table: RecordTable, rows: Ints, buffer: Buffer, unwanted: int) -> RecordTable | None:
+    """These rows with their CRCs checked.
+
+    None if one is damaged, or has one of the `unwanted` bits in its SYSFLAG.
+    """
+    records = RecordGatherer(buffer, table.buffer_start, queue_id=None, check_crc=True, require_crc=False)
+    checked = records.tabulate(table.positions[rows], table.sizes[rows])
+    return None if len(checked) < len(rows) or (checked.sys_flags & unwanted).any() else checked
 
 
 class LaneCursor:
@@ -171,9 +183,8 @@ class LaneCursor:
         if not self._order.continues(table, rows):
             return None
         buffer = self._open(table.buffer_start)
-        records = RecordGatherer(buffer, table.buffer_start, queue_id=None, check_crc=True, require_crc=False)
-        checked = records.tabulate(table.positions[rows], table.sizes[rows])
-        if len(checked) < len(rows) or (checked.sys_flags & SysFlag.COMPRESSED).any():
+        checked = _checked(table, rows, buffer, SysFlag.COMPRESSED)
+        if checked is None:
             return None
         view, starts = memoryview(buffer), checked.body_positions
         ends = starts + checked.body_sizes
@@ -188,7 +199,24 @@ class LaneCursor:
             return True
         buffer = self._open(table.buffer_start)
         faults = {} if self._order.continues(table, rows) else self._faults(table, rows, buffer)
-        for number, row in enumerate(rows.tolist()):
+        for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
+            some = rows[begin : begin + _MESSAGES_AT_ONCE]
+            checked = None if faults else _checked(table, some, buffer, SysFlag.COMPRESSED | HOSTS_V6)
+            if checked is not None:
+                for message in Message.of_table(checked, buffer):
+                    self._count(message)
+                    yield message
+            elif not (yield from self._one_by_one(table, rows, begin, begin + len(some), faults, buffer)):
+                return False
+        strays = [row for row, fault in faults.items() if fault.is_stray]
+        self._order.pass_rows(table, np.setdiff1d(rows, strays) if strays else rows)
+        return True
+
+    def _one_by_one(
+        self, table: RecordTable, rows: Ints, begin: int, end: int, faults: dict[int, Fault], buffer: Buffer
+    ) -> Generator[Message, None, bool]:
+        """The messages of rows[begin:end], up to damage; then it returns False."""
+        for number, row in enumerate(rows[begin:end].tolist(), begin):
             position = int(table.positions[row])
             where = table.buffer_start + position
             if row in faults:
@@ -205,12 +233,13 @@ class LaneCursor:
                     self._order.pass_rows(table, rows[:number])
                     return False
                 continue
-            if self._ignore_corrupt:
-                self._given[message.topic] = self._given.get(message.topic, 0) + 1
+            self._count(message)
             yield message
-        strays = [row for row, fault in faults.items() if fault.is_stray]
-        self._order.pass_rows(table, np.setdiff1d(rows, strays) if strays else rows)
         return True
+
+    def _count(self, message: Message) -> None:
+        if self._ignore_corrupt:
+            self._given[message.topic] = self._given.get(message.topic, 0) + 1
 
     def _wanted(self, table: RecordTable) -> Ints:
         """The rows of a table that are to be given out. Raises DataLoss if one was trimmed."""

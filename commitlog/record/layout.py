@@ -203,6 +203,8 @@ STORE_TIMESTAMP_AT = _at("store_timestamp")
 
 HOST_V6_MORE is added for an IPv6 host.
 """
+STORE_HOST_AT = _at("store_host")
+"""The store host's offset where both hosts are IPv4."""
 BODY_LENGTH_BYTES = HEAD_V4_BYTES - _at("body_bytes")
 I8, I16, I32, I64 = (struct.Struct(f">{code}") for code in "bhiq")
 

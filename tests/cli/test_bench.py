@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 
 import orjson
 from typer.testing import CliRunner
 
+import commitlog
 from commitlog.cli.app import app
+from commitlog.cli.bench import _await_index
 from tests.builders.hand_made import HandMadeStore
+from tests.crash.scene import pid_of
 
 
 def test_nothing_of_it_stays(tmp_path: Path) -> None:
@@ -36,3 +42,17 @@ def test_a_place_without_a_store(tmp_path: Path) -> None:
 
 def test_a_time_that_is_too_long_is_refused(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["bench", str(tmp_path / "store"), "--seconds", "1h"]).exit_code == 2
+
+
+def test_reading_begins_when_all_is_in_the_index(tmp_path: Path) -> None:
+    """Otherwise the reader is at its end after a few messages, and its rate says nothing."""
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store:
+        os.kill(pid_of(store.path, "dispatcher"), signal.SIGSTOP)
+        with store.producer() as producer:
+            producer.send("bench", b"x").wait("flushed")
+        waiting = threading.Thread(target=_await_index, args=(store,))
+        waiting.start()
+        os.kill(pid_of(store.path, "dispatcher"), signal.SIGCONT)
+        waiting.join()
+        (lane,) = store.statistics().lanes
+        assert lane.dispatched == lane.flushed > 0

@@ -206,7 +206,7 @@ def test_cat(tmp_path: Path) -> None:
         (line["topic"], line["queueId"], line["queueOffset"]) for line in in_queues(store)
     ]
     done = run("cat", root, "--follow")
-    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert b"OptionError" in done.stderr
 
 
