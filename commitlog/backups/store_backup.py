@@ -201,6 +201,7 @@ class StoreBackup:
         self._refuse_lost_lanes(lanes)
         for lane in lanes:
             lane.refuse_other_history()
+        self._refuse_other_schemas()
         for lane in lanes:
             lane.copy()
             self._copy_schemas()
@@ -225,6 +226,20 @@ class StoreBackup:
                 f"store lost them, or was restored from an older copy; keep this backup, and give the next one a new "
                 f"directory"
             )
+
+    def _refuse_other_schemas(self) -> None:
+        """Raises BackupRefused where a version of a schema is another one here.
+
+        Rows would be read wrong. A schema may have been declared without a row, so the logs may be
+        the same.
+        """
+        for name in self._source_files.schemas():
+            if self._files.exists(name) and self._files.read(name) != self._source_files.read(name):
+                raise BackupRefused(
+                    f"{self.target.path / name} differs from the store's: the store was restored from an older copy, and "
+                    f"the topic has another schema since; keep this backup, and give the next one a new directory. Or one "
+                    f"of both files is damaged: without the backup's, the store's is copied"
+                )
 
     def _copy_schemas(self) -> None:
         """Copies the versions of schemas that are new. A version never changes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import orjson
 import pyarrow as pa
 
-from commitlog.errors import CommitLogError, MessageTooLarge, ServerError
+from commitlog.errors import CommitLogError, MessageTooLarge, SchemaConflict, ServerError
 from commitlog.planning.address import Address
 from commitlog.remote import requests
 from commitlog.remote.connection import Connection
@@ -118,21 +118,36 @@ class AppendStream:
         return ServerError(f"{self._address}: its server's answer can't be read ({error}); is it of another version?")
 
 
-def check_append(connection: Connection, address: Address, topic: str | None = None) -> TopicSchema | None:
-    """The newest schema of a topic, if it is typed and this client may append to it.
+def check_append(
+    connection: Connection, address: Address, topic: str | None = None, version: int | None = None
+) -> TopicSchema | None:
+    """The newest schema of a topic, or a version, if it is typed and this client may append to it.
 
     Raises AccessDenied, StoreNotFound, and what calling a server raises.
     """
-    answer = connection.ask("check_append", requests.CheckAppend(address.store, topic))
+    answer = connection.ask("check_append", requests.CheckAppend(address.store, topic, version))
     if answer is None or topic is None:
         return None
     try:
-        version, columns = answer
-        return TopicSchema(topic, int(version), requests.decode_schema(columns))
+        number, columns = answer
+        return TopicSchema(topic, int(number), requests.decode_schema(columns))
     except (TypeError, ValueError, OSError, pa.ArrowException) as error:
         raise ServerError(
             f"{address}: its server's schema can't be read ({error}); is it of another version?"
         ) from None
+
+
+def check_same(address: Address, used: TopicSchema, found: TopicSchema | None) -> None:
+    """Raises SchemaConflict where the store does not have a schema that rows were encoded with.
+
+    Under the number of their version, readers would take them for rows of what was `found`.
+    """
+    if found is None or not found.columns.equals(used.columns):
+        raise SchemaConflict(
+            f"{address}: rows of topic {used.topic} were encoded with {used}, and the store has "
+            f"{found or 'no such version any more'}: the topic was deleted, or the store restored from an older backup; make "
+            f"a new producer"
+        )
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -17,10 +17,10 @@ from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, 
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
-from commitlog.remote.appending import check_append
+from commitlog.remote.appending import check_append, check_same
 from commitlog.remote.connection import Connection
 from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
-from commitlog.remote.sending import RESEND_SECONDS, Sending
+from commitlog.remote.sending import RESEND_SECONDS, Schemas, Sending
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 from commitlog.status import PutMessageStatus
 
@@ -154,7 +154,8 @@ class RemoteProducer:
         try:
             check_append(self._connection, address)
             self._outbox = Outbox()
-            self._sending = Sending(self._connection, address, self._outbox)
+            self._schemas: Schemas = {}
+            self._sending = Sending(self._connection, address, self._outbox, self._schemas)
         except BaseException:
             self._connection.close()
             raise
@@ -287,6 +288,7 @@ class RemoteProducer:
         found = self._schema(topic)
         if found is None:
             raise no_schema(str(self._address), topic, instead)
+        check_same(self._address, self._schemas.setdefault((topic, found.version), found), found)
         return found
 
     def _collect(

@@ -200,11 +200,13 @@ class Appended:
 class CheckAppend:
     """Action `check_append`: whether the client may append to a store, and to a topic.
 
-    The answer has the topic's newest schema, if it is typed: see `schemas`.
+    The answer has the topic's newest schema, if it is typed: see `schemas`. With a `version`, it
+    has that one, if the topic still has it.
     """
 
     store: str
     topic: str | None = None
+    version: int | None = None
 
 
 @dataclass(frozen=True)

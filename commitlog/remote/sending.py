@@ -23,13 +23,17 @@ from commitlog.errors import (
 )
 from commitlog.planning.address import Address
 from commitlog.remote import requests
-from commitlog.remote.appending import AppendStream
+from commitlog.remote.appending import AppendStream, check_append, check_same
 from commitlog.remote.connection import Connection
 from commitlog.remote.outbox import SCHEMA, Outbox
+from commitlog.schemas.topic_schemas import TopicSchema
 
 RESEND_SECONDS = 60.0
 """How long messages of a broken stream may take until a new stream has made one more flushed."""
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+Schemas = dict[tuple[str, int], TopicSchema]
+"""Topic and version → the schema."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +43,14 @@ class Sending:
 
     - `message_bytes_max`: bytes of the largest record
 
+    `schemas` has the schemas that rows were encoded with. Each new stream checks them: while there
+    was none, the topic may have been deleted, or the store restored from an older backup.
+
     Making one raises what AppendStream does.
     """
 
-    def __init__(self, connection: Connection, address: Address, outbox: Outbox) -> None:
-        self._connection, self._address, self._outbox = connection, address, outbox
+    def __init__(self, connection: Connection, address: Address, outbox: Outbox, schemas: Schemas) -> None:
+        self._connection, self._address, self._outbox, self._schemas = connection, address, outbox, schemas
         pa.array([], SCHEMA.types[0])  # imports what Arrow needs: when the interpreter ends, that is too late
         stream = self._opened()
         self.message_bytes_max = stream.opened.message_bytes_max
@@ -56,7 +63,14 @@ class Sending:
         return not self._thread.is_alive()
 
     def _opened(self) -> AppendStream:
-        return AppendStream(self._connection, self._address, requests.Append(self._address.store), SCHEMA)
+        stream = AppendStream(self._connection, self._address, requests.Append(self._address.store), SCHEMA)
+        try:
+            for used in list(self._schemas.values()):  # the stream has its lane: no topic is deleted from here on
+                check_same(self._address, used, check_append(self._connection, self._address, used.topic, used.version))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     def _run(self, first: AppendStream) -> None:
         try:

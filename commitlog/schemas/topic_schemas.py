@@ -136,6 +136,14 @@ class TopicSchemas:
             known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
         return known
 
+    def undeleted(self, topic: str, version: int) -> TopicSchema | None:
+        """One version, or None where the topic never had it, or was deleted since.
+
+        Raises IllegalTopic, StoreDamaged, StoreTooNew, StoreRefused.
+        """
+        check_topic(topic)
+        return self.version(topic, version) if version in self._versions(topic) else None
+
     def required(self, topic: str, instead: str) -> TopicSchema:
         """The newest schema of a topic. Raises NoSchema, whose text says what to do `instead`."""
         found = self.latest(topic)

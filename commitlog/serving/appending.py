@@ -39,12 +39,15 @@ _COLUMNS = ("value", "key", "topic", "headers", "tags")
 
 
 def check_append(store: ServedStore, access: Access, request: requests.CheckAppend) -> tuple[int, str] | None:
-    """Raises AccessDenied, IllegalTopic, StoreNotFound. Returns a typed topic's newest schema."""
+    """Raises AccessDenied, IllegalTopic, StoreNotFound. Returns a typed topic's schema."""
     directory = StoreDirectory(store.path)
     directory.load()
     _check_topic(access, request.topic)
-    latest = None if request.topic is None else TopicSchemas(directory).latest(request.topic)
-    return None if latest is None else (latest.version, requests.encode_schema(latest.columns))
+    if request.topic is None:
+        return None
+    schemas, version = TopicSchemas(directory), request.version
+    found = schemas.latest(request.topic) if version is None else schemas.undeleted(request.topic, version)
+    return None if found is None else (found.version, requests.encode_schema(found.columns))
 
 
 def append_stream(

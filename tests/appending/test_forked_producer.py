@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,27 @@ from commitlog.receipt import Receipt
 from tests.children import in_child
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
+
+
+FORK_DURING_THE_FIRST_SEND = """
+import os, sys, threading
+import commitlog
+producer = commitlog.Producer(sys.argv[1])
+def send():
+    for _ in range(3_000):
+        producer.send("t", b"x")
+thread = threading.Thread(target=send)
+thread.start()
+if (child := os.fork()) == 0:
+    try:
+        producer.send("t", b"y")
+    except commitlog.errors.ForkedProducer:
+        os._exit(0)
+    os._exit(1)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""One fork in three comes where the first `send` lets go of the interpreter."""
 
 
 async def _awaited(receipt: Receipt) -> None:
@@ -123,3 +146,10 @@ def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
         assert _said_in_child([close]) == ["False"]
         assert (tmp_path / "own").read_bytes() == b""
         assert producer.send("t", b"y").wait("flushed", 60).name == "PUT_OK"
+
+
+def test_a_fork_during_the_first_send_of_another_thread(tmp_path: Path) -> None:
+    """The child is refused. It once waited for a lock of the thread, which is not in the child."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        program = [sys.executable, "-c", FORK_DURING_THE_FIRST_SEND, str(store.path)]
+        assert [subprocess.run(program, timeout=60, check=False).returncode for _ in range(4)] == [0] * 4

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import commitlog
@@ -20,6 +21,7 @@ from commitlog.inspecting.verify import verify_store
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.trimming import carry_out, parse_before, plan_deletion, plan_trim
 from commitlog.reading.view import StoreView
+from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.named_reader import billing
 
@@ -330,6 +332,17 @@ def _other_history(store: HandMadeStore, dest: Path) -> None:
     add(store, 9, "other")
 
 
+def _other_schema(store: HandMadeStore, dest: Path) -> None:
+    """An older store whose schema has grown in another way. No message tells, as the logs agree."""
+    schemas = TopicSchemas(store.directory)
+    first = schemas.declare("sales", pa.schema({"id": pa.int64()}), evolve=False)
+    schemas.declare("sales", first.columns.append(pa.field("price", pa.float64())), evolve=True)
+    commitlog.backup(store.path, dest)
+    (store.directory.topics_directory / "sales" / "2.json").unlink()
+    schemas.declare("sales", first.columns.append(pa.field("color", pa.string())), evolve=True)
+    add(store, 3)
+
+
 def _lost_lane(store: HandMadeStore, dest: Path) -> None:
     commitlog.backup(store.path, dest)
     shutil.rmtree(store.directory.lane_directory(1).path)
@@ -350,6 +363,7 @@ def _store_itself(store: HandMadeStore, dest: Path) -> None:
         (_other_store, "another store"),
         (_newer, "restored from an older copy"),
         (_other_history, "restored from an older copy"),
+        (_other_schema, "the topic has another schema since"),
         (_lost_lane, "lost them"),
         (_things, "letter.txt"),
         (_store_itself, "order of the arguments"),

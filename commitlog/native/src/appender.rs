@@ -185,7 +185,7 @@ impl Appender {
             let sent = Appender::send_usual(slf, topic, value, key, headers, tags);
             if let Some((receipt, to_tell)) = sent {
                 if let Some(end) = to_tell {
-                    slf.call_method1(intern!(slf.py(), "_answer_changed_word"), (end,))?;
+                    slf.call_method1(answer_name(slf.py()), (end,))?;
                 }
                 return Ok(receipt);
             }
@@ -194,7 +194,7 @@ impl Appender {
         let wait = wait.0.unwrap_or_else(|| PyBool::new(py, true).to_owned().into_any());
         let flag = flag.0.unwrap_or_else(|| PyInt::new(py, 0).into_any());
         let arguments = (topic, value, key, headers, tags, wait, flag, born_timestamp);
-        slf.call_method1(intern!(py, "_send"), arguments)
+        slf.call_method1(send_name(py), arguments)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -212,6 +212,23 @@ impl Appender {
         self.topics = None;
         self.lane = None;
     }
+}
+
+/// Makes the names of Python's methods, when the module is loaded.
+///
+/// A thread that makes one waits for the interpreter while it holds that name's lock. A child that is
+/// forked just then would wait for the lock for ever.
+pub fn make_names(py: Python<'_>) {
+    answer_name(py);
+    send_name(py);
+}
+
+fn answer_name(py: Python<'_>) -> &Bound<'_, PyString> {
+    intern!(py, "_answer_changed_word")
+}
+
+fn send_name(py: Python<'_>) -> &Bound<'_, PyString> {
+    intern!(py, "_send")
 }
 
 /// An argument that is nearly never given. Python's `None` is a value that was given.

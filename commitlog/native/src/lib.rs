@@ -31,6 +31,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::appender::make_names(module.py());
         module.add("ABI", super::ABI)?;
         module.add(
             "LAYOUT",

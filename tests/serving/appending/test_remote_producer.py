@@ -15,6 +15,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from commitlog.errors import (
     NoSchema,
     NotCopied,
     ProducerClosed,
+    SchemaConflict,
     ServerUnavailable,
     StoreNotFound,
     StoreNotRunning,
@@ -43,6 +45,7 @@ from commitlog.remote.producer import RemoteReceipt
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.status import PutMessageStatus
 from tests.builders.serve_command import serve_command
+from tests.command_line import run
 from tests.served import ROOT, by_url, place_of
 from tests.serving.asking import await_free_lane
 from tests.waiting import wait_until
@@ -348,6 +351,40 @@ def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str, s
         values = [m.value for m in messages(store)]
     assert values[0] == b"before"
     assert set(values[1:]) == {b"after"}, "it may be doubled"
+
+
+@pytest.mark.parametrize("bad_day", ["deleted", "restored"])
+def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path, store_config: dict[str, Any]) -> None:
+    """Under the number of their version, the store has other columns now, or none."""
+    path, first = tmp_path / "store", pa.schema({"id": pa.int64()})
+    prices, counts = (first.append(pa.field("n", kind)) for kind in (pa.float64(), pa.int64()))
+    with commitlog.Store.open(path, store_config) as store:
+        store.create_topic("orders", first)
+        commitlog.backup(path, tmp_path / "backup")
+        store.create_topic("orders", prices, evolve=True)
+        with serve_command(path, "--writable") as command:
+            producer = commitlog.RemoteProducer(command.url)
+            producer.send_rows("orders", [{"id": 1, "n": 1.5}])
+            producer.flush(timeout=60)
+    if bad_day == "restored":
+        path.rename(tmp_path / "broken")
+        commitlog.backup(tmp_path / "backup", path)
+    else:
+        assert run("topics", path, "--delete", "orders", "--yes").returncode == 0
+    again = urlsplit(command.url).netloc
+    with commitlog.Store.open(path, store_config) as store, serve_command(path, "--writable", "--listen", again):
+        store.create_topic("orders", counts, evolve=True)
+        receipt = producer.send_rows("orders", [{"id": 2, "n": 2.5}])
+        assert receipt is not None
+        with pytest.raises(
+            SchemaConflict, match=r"rows of topic orders were encoded with version 2: .* a new producer"
+        ):
+            receipt.wait(timeout=60)
+        with pytest.raises(SchemaConflict):
+            producer.close()
+        with commitlog.RemoteProducer(command.url) as another:
+            another.send_rows("orders", [{"id": 3, "n": 7}])
+        assert commitlog.read_arrow(path, "orders").read_all().to_pylist() == [{"id": 3, "n": 7}]
 
 
 def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
