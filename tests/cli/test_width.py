@@ -59,7 +59,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "command",
     with_nightly(
         [("stat",), ("verify",), ("top", "--plain", "--count", "1", "--interval", "10ms")],
-        [("logs",), (("topics", "--columns"),), (("readers",),), (("bench", "--seconds", "200ms"),)],
+        [(("logs",),), (("topics", "--columns"),), (("readers",),), (("bench", "--seconds", "200ms"),)],
     ),
     ids=" ".join,
 )
