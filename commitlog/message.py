@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commitlog.record.layout import CRC_PROPERTY_START, I64, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
+from commitlog.record.host import message_id
+from commitlog.record.layout import CRC_PROPERTY_START, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
 from commitlog.record.properties import decode_properties, own_properties
 from commitlog.record.record import Record
 
@@ -94,6 +95,6 @@ class Message:
                 stored,
                 born,
                 physical_offset,
-                (bytes(buffer[at + begin : at + end]) + I64.pack(physical_offset)).hex().upper(),
+                message_id(bytes(buffer[at + begin : at + end]), physical_offset),
                 properties,
             )

@@ -75,7 +75,7 @@ class LaneProgress:
 
     def message_id(self, where: int) -> str:
         """RocketMQ's id of the message whose record begins at `where`."""
-        return message_id(self._store_host, where)
+        return message_id(self._store_host.encode(), where)
 
     def refuse_pickle(self) -> NoReturn:
         """Refuses to pickle a receipt: only this process knows how far its message has come."""

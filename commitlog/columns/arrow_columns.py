@@ -29,7 +29,7 @@ from commitlog.native import core
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, evenly, stride_of
-from commitlog.record.host import Host, message_id
+from commitlog.record.host import message_id
 from commitlog.record.layout import (
     BODY_LENGTH_BYTES,
     CRC_PROPERTY_BYTES,
@@ -427,7 +427,7 @@ class Decoder:
         rows = zip(self.stored_at.tolist(), self.sys_flag.tolist(), self.heads["physical_offset"].tolist(), strict=True)
         for stored_at, sys_flag, physical_offset in rows:
             at, size = stored_at + I64.size, host_bytes(sys_flag)["store_host"]
-            found.append(message_id(Host.decode(self.segment.map[at : at + size]), physical_offset).encode())
+            found.append(message_id(self.segment.map[at : at + size], physical_offset).encode())
         return pa.Array.from_buffers(pa.string(), self.count, arrays.binaries(found).buffers())
 
     def numbers(self, values: npt.NDArray[Any], dtype: type[np.generic], kind: pa.DataType) -> pa.Array:

@@ -43,9 +43,9 @@ class Host(NamedTuple):
         return self.address + I32.pack(self.port)
 
 
-def message_id(store_host: Host, physical_offset: int) -> str:
+def message_id(store_host: bytes, physical_offset: int) -> str:
     """RocketMQ's offset message id: address, port and offset as upper-case hex.
 
-    It has 32 characters, or 56 with an IPv6 host.
+    `store_host` is as it is stored. The id has 32 characters, or 56 with an IPv6 host.
     """
-    return (store_host.encode() + I64.pack(physical_offset)).hex().upper()
+    return (store_host + I64.pack(physical_offset)).hex().upper()

@@ -243,7 +243,7 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        return message_id(self.store_host, self.physical_offset)
+        return message_id(self.store_host.encode(), self.physical_offset)
 
     @property
     def transaction(self) -> Transaction:

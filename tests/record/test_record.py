@@ -126,8 +126,8 @@ class TestForms:
 
     def test_message_ids(self) -> None:
         """32 characters for IPv4, 56 for IPv6."""
-        assert message_id(V4, 0x123) == "7F00000100002A9F0000000000000123"
-        assert message_id(V6, 1) == "20010DB800000000000000000000000700002AA00000000000000001"
+        assert message_id(V4.encode(), 0x123) == "7F00000100002A9F0000000000000123"
+        assert message_id(V6.encode(), 1) == "20010DB800000000000000000000000700002AA00000000000000001"
 
     def test_blank(self) -> None:
         """The bytes remaining, and the magic."""
