@@ -1,6 +1,6 @@
-"""Makes the pictures of README.md: one of a run of the main job, one of `commitlog top`.
+"""Makes the pictures of the docs: a run of the main job, `commitlog top`, and the dashboard.
 
-Both come from real runs. The texts in them name a store as a reader would (`data/events`), not by
+All come from real runs. The texts in them name a store as a reader would (`data/events`), not by
 the path of a temporary directory.
 """
 
@@ -10,11 +10,13 @@ import io
 import multiprocessing
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -26,6 +28,7 @@ from commitlog.cli.top_screen import Choice, render
 from commitlog.watching.health import health
 from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch
+from scripts.dashboard_picture import draw_dashboard
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 COLORS = 64
@@ -41,31 +44,36 @@ WIDTH, HEIGHT = 90, 24
 
 def picture_of_a_run(directory: Path) -> None:
     """The picture that `commitlog ingest` draws of its run."""
-    from PIL import Image
-
     options = ("--seconds", "20", "--report", directory / "run.json", "--store", directory / "store")
     command = [sys.executable, "-m", "commitlog.cli", "ingest", *options, "--out", directory / "out"]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    with Image.open(directory / "run.png") as drawn:
-        drawn.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(IMAGES / "run.png", optimize=True)
+    _keep(directory / "run.png")
+
+
+def picture_of_the_dashboard(directory: Path) -> None:
+    """The dashboard of configs/, if this machine has Prometheus."""
+    program = shutil.which("prometheus")
+    if program is None:
+        print("docs/images/dashboard.png stays: there is no prometheus on the PATH (Debian: apt install prometheus)")
+        return
+    draw_dashboard(program, directory, _sending, directory / "dashboard.png")
+    _keep(directory / "dashboard.png")
+
+
+def _keep(picture: Path) -> None:
+    """Puts a picture with few colours into the docs."""
+    from PIL import Image
+
+    with Image.open(picture) as drawn:
+        drawn.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(IMAGES / picture.name, optimize=True)
 
 
 def picture_of_top(directory: Path) -> None:
     """The screen of `commitlog top`, for a store with a producer for each rate and two readers."""
     path = directory / "data/events"
     path.parent.mkdir()
-    ended = multiprocessing.get_context("spawn").Event()
-    with commitlog.Store.open(path):
-        senders = [
-            multiprocessing.get_context("spawn").Process(target=_send, args=(path, topic, rate, ended))
-            for topic, rate in RATES.items()
-        ]
-        for sender in senders:
-            sender.start()
+    with commitlog.Store.open(path), _sending(path):
         picture = _watched(path, f"{directory}/")
-        ended.set()
-        for sender in senders:
-            sender.join()
     (IMAGES / "top.svg").write_text(picture)
 
 
@@ -97,6 +105,22 @@ def _watched(path: Path, prefix: str) -> str:
     return re.sub(r"[ \t]+$", "", picture, flags=re.MULTILINE)
 
 
+@contextmanager
+def _sending(path: Path) -> Iterator[None]:
+    """A producer for each of RATES, as a process of its own."""
+    processes = multiprocessing.get_context("spawn")
+    ended = processes.Event()
+    senders = [processes.Process(target=_send, args=(path, topic, rate, ended)) for topic, rate in RATES.items()]
+    for sender in senders:
+        sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for sender in senders:
+            sender.join()
+
+
 def _send(path: Path, topic: str, rate: int, ended: Event) -> None:
     """Sends a hundred times a second, or less often if the rate is lower."""
     batch = max(rate // 100, 1)
@@ -110,6 +134,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
         picture_of_a_run(Path(temporary))
         picture_of_top(Path(temporary))
+    with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
+        picture_of_the_dashboard(Path(temporary))
     for picture in sorted(IMAGES.iterdir()):
         print(f"{picture.relative_to(IMAGES.parent.parent)}: {picture.stat().st_size:,} bytes")
 
