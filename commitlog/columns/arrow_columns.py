@@ -383,7 +383,7 @@ class Decoder:
         return arrays.binaries(found)
 
     def pair_lists(self, kind: pa.DataType, *, headers: bool) -> pa.Array:
-        pairs = self.pairs or parse_pairs(self.segment, self.properties.start, self.properties.start)
+        pairs = self.pairs or Pairs.none(self.count)
         if headers:
             pairs = pairs.select(~pairs.reserved())
             key_kind, value_kind = kind.value_type.field(0).type, kind.value_type.field(1).type

@@ -37,6 +37,11 @@ class Pairs:
     name_end: Ints
     value_end: Ints  # the value begins at name_end + 1
 
+    @classmethod
+    def none(cls, rows: int) -> Pairs:
+        """Those of records that have no pairs."""
+        return cls(rows, np.empty(0, np.uint8), _EMPTY, _EMPTY, _EMPTY, _EMPTY)
+
     def select(self, mask: Mask) -> Pairs:
         """The pairs for which `mask` holds."""
         parts = (self.row[mask], self.name_at[mask], self.name_end[mask], self.value_end[mask])

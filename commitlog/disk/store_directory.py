@@ -42,6 +42,7 @@ FORMAT_VERSION = 1
 STORE_FILE = "store.json"
 INCOMPLETE_BACKUP_FILE = "incomplete-backup.json"
 DELETED_FILE = "deleted"
+_DEFAULTS = {name: asdict(kind()) for name, kind in SECTIONS.items()}
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,11 @@ class StoreFacts:
             raise ValueError("epochs")
         if not isinstance(self.config, dict):
             raise ValueError("config")
-        for name, kind in SECTIONS.items():
+        for name, defaults in _DEFAULTS.items():
             section = self.config.get(name, {})
             if not isinstance(section, dict):
                 raise ValueError(f"config.{name}")
-            for key, default in asdict(kind()).items():
+            for key, default in defaults.items():
                 if type(section.get(key, default)) is not type(default):
                     raise ValueError(f"config.{name}.{key}")
 

@@ -164,14 +164,13 @@ class Source:
 def _rows_of(batch: pa.RecordBatch) -> Rows:
     offsets, values, keys, times, properties = batch.columns
     ms = np.maximum(np.asarray(times.view(pa.int64())) // 1000, 1)  # librdkafka takes 0 for the present
-    found = values.to_pylist()
     return Rows(
         np.asarray(offsets),
-        found,
+        values.to_pylist(),
         repeat(None) if keys.null_count == len(keys) else keys.to_pylist(),
         ms.tolist(),
         map(_headers, properties.to_pylist()) if len(properties.items) else repeat(None),
-        sum(map(len, found)),
+        values.total_values_length,
     )
 
 
