@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__path__[0])
-OF_OTHERS = re.compile(r"^(NOTE: )?Picked up \w*JAVA\w*OPTIONS: | WARN Master: App \S+ requires more resource than any of Work")
+OF_OTHERS = re.compile(r"^(NOTE: )?Picked up \w*JAVA\w*OPTIONS: | WARN Master: App \S+ requires more resource than ")
 """Java says the first one of any options. Spark's master says the other one to a program that is
 quicker than its workers, and takes them when they come.
 """
