@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -29,20 +30,63 @@ from tests.crash.accounts import read_store
 from tests.waiting import wait_until
 
 SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 3}}
+ProducerOf = Callable[[commitlog.Store], commitlog.Producer]
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
+def store(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
+    """A running store with small segments, for all tests that send to a topic of their own.
+
+    Nightly there is also one that is written directly.
+    """
+    with _opened(tmp_path_factory.mktemp("shared"), request.param) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["pool", "direct"])
+def store_of_each_way(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[commitlog.Store]:
+    """The same for tests of what the two ways do differently: placing and rolling."""
+    with _opened(tmp_path_factory.mktemp("shared"), request.param) as opened:
+        yield opened
 
 
 @pytest.fixture(params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
-    """A running store with small segments; nightly also one that is written directly."""
+def new_store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
+    """The test's own: it has the whole log, or stops the store."""
     with _opened(tmp_path, request.param) as opened:
         yield opened
 
 
 @pytest.fixture(params=["pool", "direct"])
-def store_of_each_way(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
-    """For tests of what the two ways do differently: placing, rolling, draining."""
+def new_store_of_each_way(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
     with _opened(tmp_path, request.param) as opened:
         yield opened
+
+
+@pytest.fixture
+def producer_of() -> Iterator[ProducerOf]:
+    """Makes producers of shared stores, and closes them.
+
+    A fixture that is a producer would keep the pool's memory until after the look for leaks.
+    """
+    made: list[commitlog.Producer] = []
+
+    def make(store: commitlog.Store) -> commitlog.Producer:
+        made.append(commitlog.Producer(store.path))
+        return made[-1]
+
+    yield make
+    while made:
+        made.pop().close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """One that no other test sends to."""
+    return f"t{next(_NUMBERS)}"
 
 
 @contextmanager
@@ -57,13 +101,13 @@ def read(store: commitlog.Store, **how: Any) -> list[commitlog.Message]:
         return list(reader)
 
 
-def test_a_message_comes_back_as_it_was_sent(store_of_each_way: commitlog.Store) -> None:
+def test_a_message_comes_back_as_it_was_sent(new_store: commitlog.Store) -> None:
     """Every part of it, and the receipt says where it is."""
-    producer = store_of_each_way.producer()
+    producer = new_store.producer()
     receipt = producer.send("orders", b"one", key="42", tags="new", headers={"trace": "x"}, born_timestamp=1234)
     assert receipt.wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
     assert receipt.done("committed")
-    (message,) = read(store_of_each_way)
+    (message,) = read(new_store)
     assert (message.topic, message.partition, message.offset) == ("orders", producer.lane, 0)
     assert (message.key, message.tags, message.value, message.headers) == ("42", "new", b"one", {"trace": "x"})
     assert message.born_timestamp == 1234
@@ -71,27 +115,27 @@ def test_a_message_comes_back_as_it_was_sent(store_of_each_way: commitlog.Store)
     assert message.physical_offset == receipt.physical_offset == 0
 
 
-def test_offsets_count_by_topic_without_a_gap(store: commitlog.Store) -> None:
+def test_offsets_count_by_topic_without_a_gap(new_store: commitlog.Store) -> None:
     """Also in the hands of the next producer, and of one after a restart."""
     for expected in range(3):
-        with store.producer() as producer:
+        with new_store.producer() as producer:
             assert [producer.send("a", b"").offset, producer.send("b", b"").offset] == [expected, expected]
-    store.close()
-    with commitlog.Store.open(store.path) as again, again.producer() as producer:
+    new_store.close()
+    with commitlog.Store.open(new_store.path) as again, again.producer() as producer:
         assert producer.send("a", b"").offset == 3
         producer.flush()
         assert [(m.topic, m.offset) for m in read(again)] == [(t, n) for n in range(3) for t in "ab"] + [("a", 3)]
 
 
-def test_messages_roll_over_segments(store_of_each_way: commitlog.Store) -> None:
+def test_messages_roll_over_segments(store_of_each_way: commitlog.Store, producer_of: ProducerOf, topic: str) -> None:
     """More than the buffers hold, of every size up to the largest."""
-    producer = store_of_each_way.producer()
+    producer = producer_of(store_of_each_way)
     largest = producer.message_bytes_max - 200
     bodies = [bytes([n % 256]) * (n * 997 % largest) for n in range(200)] + [b"x" * largest]
     for body in bodies:
-        producer.send("t", body)
+        producer.send(topic, body)
     producer.flush(timeout=60)
-    assert [message.value for message in read(store_of_each_way)] == bodies
+    assert [message.value for message in read(store_of_each_way, topic=topic)] == bodies
 
 
 REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = [
@@ -115,9 +159,11 @@ APPEND_STATUS: dict[type[Exception], AppendMessageStatus] = {
 }
 
 
-def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest.Subtests) -> None:
+def test_what_is_refused_leaves_nothing(
+    store: commitlog.Store, producer_of: ProducerOf, topic: str, subtests: pytest.Subtests
+) -> None:
     """A named error, no record, and the next message takes the offset."""
-    producer = store.producer()
+    producer = producer_of(store)
     for number, (arguments, more, error) in enumerate(REFUSED):
         with subtests.test(error=error.__name__, arguments=arguments, more=more):
             with pytest.raises(error) as raised:
@@ -130,24 +176,24 @@ def test_what_is_refused_leaves_nothing(store: commitlog.Store, subtests: pytest
             if issubclass(error, errors.CommitLogError):
                 expected = APPEND_STATUS.get(error, AppendMessageStatus.UNKNOWN_ERROR)
                 assert raised.value.append_status is expected  # type: ignore[attr-defined]
-            assert producer.send("t", b"fine").offset == number
+            assert producer.send(topic, b"fine").offset == number
     producer.flush()
-    assert [message.value for message in read(store)] == [b"fine"] * len(REFUSED)
+    assert [message.value for message in read(store, topic=topic)] == [b"fine"] * len(REFUSED)
 
 
-def test_lanes_run_out_by_name(store: commitlog.Store) -> None:
+def test_lanes_run_out_by_name(new_store: commitlog.Store) -> None:
     """Three lanes serve three producers, and a fourth one waits and is refused.
 
     The error names the knob and who holds how many lanes. The lane of a closed producer is taken
     again.
     """
-    producers = [commitlog.Producer(store.path) for _ in range(3)]
+    producers = [commitlog.Producer(new_store.path) for _ in range(3)]
     assert sorted(producer.lane for producer in producers) == [0, 1, 2]
     held = rf"3 of 3 \(store\.max_lanes\) are held, 3 by pid {os.getpid()}: close a producer"
     with pytest.raises(errors.NoFreeLane, match=held):
-        commitlog.Producer(store.path)
+        commitlog.Producer(new_store.path)
     producers[1].close()
-    with commitlog.Producer(store.path) as again:
+    with commitlog.Producer(new_store.path) as again:
         assert again.lane == 1
     for producer in producers:
         producer.close()
@@ -164,32 +210,32 @@ def test_no_producer_without_stages(tmp_path: Path) -> None:
         commitlog.Producer(tmp_path / "store")
 
 
-def test_a_producer_learns_that_its_store_was_closed(store_of_each_way: commitlog.Store) -> None:
+def test_a_producer_learns_that_its_store_was_closed(new_store: commitlog.Store) -> None:
     """What it had sent is drained, and sending on raises.
 
     Its pool stays only as long as something is in it.
     """
-    producer = commitlog.Producer(store_of_each_way.path)
+    producer = commitlog.Producer(new_store.path)
     producer.send("t", b"before")
-    report = store_of_each_way.close()
+    report = new_store.close()
     with pytest.raises(errors.StoreStopped) as raised:
         _send_many(producer, 10, [])
     assert raised.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     producer.close()
     assert not report.drained
     assert f"{os.getpid()}" in report.kept[0]
-    with commitlog.Store.open(store_of_each_way.path) as again:
+    with commitlog.Store.open(new_store.path) as again:
         assert next(iter(read(again))).value == b"before"
 
 
-def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: commitlog.Store) -> None:
+def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: commitlog.Store, topic: str) -> None:
     """The child raises; when the parent lets go, the lane is free although the child lives on."""
     producer = commitlog.Producer(store.path)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            producer.send("t", b"from the child")
+            producer.send(topic, b"from the child")
             os.write(writing, b"sent")
         except errors.ForkedProducer:
             os.write(writing, b"refused")
@@ -206,30 +252,32 @@ def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: comm
         os.close(writing)
 
 
-def test_a_call_inside_a_call_is_refused(store: commitlog.Store) -> None:
+def test_a_call_inside_a_call_is_refused(store: commitlog.Store, producer_of: ProducerOf, topic: str) -> None:
     """A signal handler or a finalizer may make such a call.
 
     The inner call raises before it stores anything, and the outer one goes on.
     """
-    producer = store.producer()
+    producer = producer_of(store)
 
     class Body(bytes):
         def __bytes__(self) -> bytes:
             with pytest.raises(errors.ConcurrentUse, match="further up"):
-                producer.send("t", b"inner")
+                producer.send(topic, b"inner")
             with pytest.raises(errors.ConcurrentUse):
                 producer.close()
             return b"outer"
 
-    assert producer.send("t", Body()).offset == 0
-    assert producer.send("t", b"next").offset == 1
+    assert producer.send(topic, Body()).offset == 0
+    assert producer.send(topic, b"next").offset == 1
     producer.flush()
-    assert [message.value for message in read(store)] == [b"outer", b"next"]
+    assert [message.value for message in read(store, topic=topic)] == [b"outer", b"next"]
 
 
-def test_a_finalizer_may_send_wherever_garbage_is_collected(store: commitlog.Store) -> None:
+def test_a_finalizer_may_send_wherever_garbage_is_collected(
+    store: commitlog.Store, producer_of: ProducerOf, topic: str
+) -> None:
     """Also while the error for a key is made. Its message is accepted, or refused by name."""
-    producer = store.producer()
+    producer = producer_of(store)
     unexpected: list[Exception] = []
 
     class Garbage:
@@ -238,7 +286,7 @@ def test_a_finalizer_may_send_wherever_garbage_is_collected(store: commitlog.Sto
 
         def __del__(self) -> None:
             try:
-                producer.send("t", b"from a finalizer")
+                producer.send(topic, b"from a finalizer")
             except errors.ConcurrentUse:
                 pass
             except Exception as error:
@@ -248,12 +296,12 @@ def test_a_finalizer_may_send_wherever_garbage_is_collected(store: commitlog.Sto
     gc.freeze()  # what other tests have made is not looked at
     try:
         for allocations in range(1, 60):  # one of them is each place of the call that may collect
-            producer.send("t", b"good")  # the call after an error is Python's on both cores
+            producer.send(topic, b"good")  # the call after an error is Python's on both cores
             gc.collect()
             Garbage()
             gc.set_threshold(allocations)
             with pytest.raises(errors.IllegalProperty):
-                producer.send("t", b"x", key="\ud800")
+                producer.send(topic, b"x", key="\ud800")
             gc.set_threshold(*usual)
     finally:
         gc.set_threshold(*usual)
@@ -262,23 +310,25 @@ def test_a_finalizer_may_send_wherever_garbage_is_collected(store: commitlog.Sto
     assert unexpected == []
 
 
-def test_a_topic_is_its_text(store: commitlog.Store) -> None:
+def test_a_topic_is_its_text(store: commitlog.Store, producer_of: ProducerOf, topic: str) -> None:
     """A str of a subclass with a hash of its own names the same topic, and counts on."""
+    producer = producer_of(store)
 
     class Name(str):
         def __hash__(self) -> int:
             return 7
 
-    producer = store.producer()
-    assert [producer.send(topic, b"").offset for topic in (Name("t"), "t", Name("t"), "t")] == [0, 1, 2, 3]
+    assert [producer.send(name, b"").offset for name in (Name(topic), topic, Name(topic), topic)] == [0, 1, 2, 3]
 
 
-def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_each_way: commitlog.Store) -> None:
+def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(
+    store_of_each_way: commitlog.Store, producer_of: ProducerOf, topic: str
+) -> None:
     """KeyboardInterrupt is raised at the k-th line of `send`, for every k.
 
     Then the same producer goes on.
     """
-    producer = store_of_each_way.producer()
+    producer = producer_of(store_of_each_way)
     sent: list[bytes] = []
     interrupted: list[bytes] = []
     modules = ("commitlog.producer", "commitlog.appending.write_place", "commitlog.record.bound_encoder")
@@ -306,7 +356,7 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_eac
             body = f"{line} ".encode() + b"x" * size
             sys.settrace(interrupt_at(line))
             try:
-                producer.send("t", body)
+                producer.send(topic, body)
                 sent.append(body)
                 whole += 1
             except KeyboardInterrupt:
@@ -315,16 +365,16 @@ def test_an_interrupt_at_any_line_of_send_doubles_and_loses_nothing(store_of_eac
             finally:
                 sys.settrace(None)
             after = f"after {line} {size}".encode()
-            producer.send("u", after)
+            producer.send(f"{topic}-u", after)
             sent.append(after)
     producer.flush()
-    messages = read(store_of_each_way)
+    messages = read(store_of_each_way, topic=[topic, f"{topic}-u"])
     found = Counter(message.value for message in messages)
     assert all(found[body] == 1 for body in sent)
     assert all(found[body] <= 1 for body in interrupted)
     assert set(found) <= {*sent, *interrupted}
-    for topic in "tu":
-        assert [m.offset for m in messages if m.topic == topic] == list(range(sum(m.topic == topic for m in messages)))
+    for name in (topic, f"{topic}-u"):
+        assert [m.offset for m in messages if m.topic == name] == list(range(sum(m.topic == name for m in messages)))
     assert line > 20
 
 
@@ -374,39 +424,39 @@ def test_without_a_free_buffer_the_segment_may_be_written_directly(tmp_path: Pat
 
 
 def test_acknowledgements_come_by_callback_and_to_asyncio(
-    store: commitlog.Store, caplog: pytest.LogCaptureFixture
+    store: commitlog.Store, producer_of: ProducerOf, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A thousand outstanding receipts are answered once each.
 
     A callback that fails does not stop others.
     """
-    producer = store.producer()
+    producer = producer_of(store)
     answers: list[PutMessageStatus] = []
 
     def broken(_status: PutMessageStatus) -> None:
         raise ValueError("a mistake of the user's")
 
     for number in range(1000):
-        producer.send("t", b"%d" % number).add_callback(broken if number == 500 else answers.append, timeout=60)
+        producer.send(topic, b"%d" % number).add_callback(broken if number == 500 else answers.append, timeout=60)
     wait_until(lambda: len(answers) == 999, "all callbacks")
     assert set(answers) == {PutMessageStatus.PUT_OK}
     assert "a mistake of the user's" in caplog.text
     caplog.clear()  # the traceback in it holds the producer
 
     async def send_and_wait() -> list[PutMessageStatus]:
-        receipts = [producer.send("t", b"") for _ in range(1000)]
+        receipts = [producer.send(topic, b"") for _ in range(1000)]
         return list(await asyncio.gather(*(_wait_for(receipt) for receipt in receipts)))
 
     assert set(asyncio.run(send_and_wait())) == {PutMessageStatus.PUT_OK}
 
 
-def test_callbacks_do_not_wait_for_one_another(store: commitlog.Store) -> None:
+def test_callbacks_do_not_wait_for_one_another(store: commitlog.Store, producer_of: ProducerOf, topic: str) -> None:
     """With the flusher stopped, a long wait for `flushed` delays no other callback.
 
     The others have a short limit or another level.
     """
-    producer = store.producer()
-    producer.send("t", b"before").wait("flushed", timeout=60)
+    producer = producer_of(store)
+    producer.send(topic, b"before").wait("flushed", timeout=60)
     flusher = int((store.path / "locks" / "flusher").read_text())
     answers: dict[str, PutMessageStatus] = {}
     os.kill(flusher, signal.SIGSTOP)
@@ -416,7 +466,7 @@ def test_callbacks_do_not_wait_for_one_another(store: commitlog.Store) -> None:
             ("hasty", "flushed", 0.01),
             ("modest", "committed", 60),
         ):
-            producer.send("t", b"").add_callback(partial(answers.__setitem__, name), level, timeout)  # type: ignore[arg-type]
+            producer.send(topic, b"").add_callback(partial(answers.__setitem__, name), level, timeout)  # type: ignore[arg-type]
         wait_until(lambda: len(answers) == 2, "the other two")
         assert answers == {"hasty": PutMessageStatus.FLUSH_DISK_TIMEOUT, "modest": PutMessageStatus.PUT_OK}
     finally:
@@ -473,7 +523,7 @@ def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -
         assert late.wait().name == "PUT_OK"
 
 
-def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_timestamps_never_go_back(new_store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the clock jumps back, or forward and back again, messages get the last timestamp.
 
     That is so for single messages, for batches and for the lane's next producer. So messages are
@@ -482,39 +532,39 @@ def test_store_timestamps_never_go_back(store: commitlog.Store, monkeypatch: pyt
     now, hour = time.time_ns(), 3_600_000_000_000
     for wall in (now, 0, now + hour, now - hour, now):
         monkeypatch.setattr("commitlog.producer.time_ns", partial(int, wall))
-        with commitlog.Producer(store.path) as producer:
+        with commitlog.Producer(new_store.path) as producer:
             producer.send("t", b"")
             producer.send_batch("t", [b"", b""])
             producer.flush()
     monkeypatch.undo()
-    with commitlog.Producer(store.path) as producer:  # by the system's clock, which the native core asks itself
+    with commitlog.Producer(new_store.path) as producer:  # by the system's clock, which the native core asks itself
         producer.send("t", b"")
         producer.send("t", b"")
         producer.flush()
-    stamps = [message.timestamp for message in read(store)]
+    stamps = [message.timestamp for message in read(new_store)]
     assert stamps == [now // 1_000_000] * 6 + [(now + hour) // 1_000_000] * 11
     for stamp, first in ((stamps[0], 0), (stamps[0] + 1, 6), (stamps[6], 6)):
         start = datetime.fromtimestamp(stamp / 1000, UTC).isoformat(timespec="milliseconds")
-        with commitlog.Reader(store.path, start=start) as reader:
+        with commitlog.Reader(new_store.path, start=start) as reader:
             assert [message.offset for message in reader] == list(range(first, 17))
 
 
-def test_a_store_needs_no_reader_to_be_whole(store: commitlog.Store) -> None:
+def test_a_store_needs_no_reader_to_be_whole(new_store: commitlog.Store) -> None:
     """The files themselves hold what was flushed, every CRC right."""
-    producer = store.producer()
+    producer = new_store.producer()
     for number in range(500):
         producer.send(f"t{number % 7}", os.urandom(number))
     producer.flush()
-    assert read_store(store.path).messages == 500
+    assert read_store(new_store.path).messages == 500
 
 
-def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.Store) -> None:
+def test_a_batch_is_all_or_nothing_in_one_segment(new_store_of_each_way: commitlog.Store) -> None:
     """A batch has consecutive offsets and one timestamp.
 
     A batch that is too large is refused whole. One that does not fit into the segment goes into the
     next one whole.
     """
-    producer = store_of_each_way.producer()
+    producer = new_store_of_each_way.producer()
     producer.send("t", b"before")
     receipt = producer.send_batch("t", [b"a", b"", b"ccc"], key="k", tags="g", headers={"p": "1"})
     assert (receipt.offset, len(receipt)) == (1, 3)
@@ -527,11 +577,11 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.S
     assert len(producer.send_batch("t", [])) == 0
     producer.send_batch("t", [b"y" * 10_000])
     rolled = producer.send_batch("t", [b"y" * 10_000] * 6)
-    assert rolled.physical_offset == store_of_each_way.segment_bytes
+    assert rolled.physical_offset == new_store_of_each_way.segment_bytes
     assert producer.send("t", b"after").offset == 11
     assert receipt.wait("flushed", 60) is PutMessageStatus.PUT_OK
     producer.flush()
-    messages = read(store_of_each_way)
+    messages = read(new_store_of_each_way)
     assert [m.offset for m in messages] == list(range(12))
     batch = messages[1:4]
     assert [m.value for m in batch] == [b"a", b"", b"ccc"]
@@ -540,8 +590,11 @@ def test_a_batch_is_all_or_nothing_in_one_segment(store_of_each_way: commitlog.S
 
 
 @pytest.mark.parametrize("values", [[b"one", b"two", b"three"], [b"same", b"size"]], ids=["mixed", "equal"])
-def test_a_batch_is_what_the_list_has_at_the_call(store_of_each_way: commitlog.Store, values: list[bytes]) -> None:
+def test_a_batch_is_what_the_list_has_at_the_call(
+    store_of_each_way: commitlog.Store, producer_of: ProducerOf, topic: str, values: list[bytes]
+) -> None:
     """The caller may change the list before the records are made, in a thread or its mapping."""
+    producer = producer_of(store_of_each_way)
     wanted = list(values)
 
     class Headers(dict[str, str]):
@@ -550,18 +603,17 @@ def test_a_batch_is_what_the_list_has_at_the_call(store_of_each_way: commitlog.S
             values.pop()
             return super().items()
 
-    producer = store_of_each_way.producer()
-    assert len(producer.send_batch("t", values, headers=Headers(a="b"))) == len(wanted)
+    assert len(producer.send_batch(topic, values, headers=Headers(a="b"))) == len(wanted)
     producer.flush()
-    assert [message.value for message in read(store_of_each_way)] == wanted
+    assert [message.value for message in read(store_of_each_way, topic=topic)] == wanted
 
 
-def test_batches_of_arrays_are_those_of_bytes(store: commitlog.Store) -> None:
+def test_batches_of_arrays_are_those_of_bytes(store: commitlog.Store, producer_of: ProducerOf) -> None:
     """A numpy matrix and an Arrow array give the same messages as a list."""
+    producer = producer_of(store)
     numpy = pytest.importorskip("numpy")
     pyarrow = pytest.importorskip("pyarrow")
     bodies = [b"%03d" % n for n in range(100)]
-    producer = store.producer()
     producer.send_batch("list", bodies)
     producer.send_batch("numpy", numpy.frombuffer(b"".join(bodies), numpy.uint8).reshape(100, 3))
     producer.send_batch("arrow", pyarrow.array(bodies, pyarrow.binary()))
