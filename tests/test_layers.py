@@ -153,8 +153,13 @@ def tree(module: str) -> ast.Module:
     return ast.parse((ROOT / module).read_text(), module)
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def imports(module: str) -> tuple[str, ...]:
     """Dotted names of all that the module imports anywhere in it, also only for its types."""
+    return tuple(_imports(module))
+
+
+def _imports(module: str) -> Iterator[str]:
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -168,6 +173,7 @@ def packages(module: str) -> set[str]:
     return {name.partition(".")[0] for name in imports(module)}
 
 
+@cache
 def room(dotted: str) -> str:
     """The room of a name of the package.
 
@@ -186,12 +192,13 @@ def dotted(module: str) -> str:
     return name if name.startswith("commitlog") else f"commitlog.{name}"
 
 
-def declared(extra: str | None) -> set[str]:
+@cache
+def declared(extra: str | None) -> frozenset[str]:
     """Modules that the package says it needs: always, or with an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
     names = {re.split(r"[\[<>=~! ]", line)[0] for line in lines} - {"pyspark-commitlog"}
-    return {MODULE_OF.get(name, name).replace("-", "_") for name in names}
+    return frozenset(MODULE_OF.get(name, name).replace("-", "_") for name in names)
 
 
 def file_calls(module: str) -> Iterator[tuple[int, str]]:

@@ -18,8 +18,12 @@ ROWS = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
 @pytest.mark.parametrize(
     "rows",
     with_nightly(
-        [lambda: iter(ROWS), lambda: pa.Table.from_pylist(ROWS).to_reader()],
-        [lambda: (row for row in ROWS), lambda: pa.Table.from_pylist(ROWS)],
+        [lambda: iter(ROWS)],
+        [
+            lambda: pa.Table.from_pylist(ROWS).to_reader(),
+            lambda: (row for row in ROWS),
+            lambda: pa.Table.from_pylist(ROWS),
+        ],
     ),
     ids=["iterator", "Arrow's reader", "generator", "table"],
 )

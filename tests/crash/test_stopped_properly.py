@@ -60,10 +60,8 @@ def _good(path: Path) -> list[int]:
 
 
 _FLIPS = [(victim, in_record) for victim in (0, 500, SENT - 1) for in_record in (0, 7, 30, 60)]
-_DAILY = [(0, 0), (500, 7), (500, 60), (SENT - 1, 30)]
-"""The first record, two in the middle and the last one; a bit of the size, of the magic number, of
-what only the CRC covers, and of the offset that the record names.
-"""
+_DAILY = [(0, 0), (SENT - 1, 30)]
+"""The first record and the last one; a bit of the size, and one of what only the CRC covers."""
 
 
 @pytest.mark.parametrize(("victim", "in_record"), with_nightly(_DAILY, [flip for flip in _FLIPS if flip not in _DAILY]))

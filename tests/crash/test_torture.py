@@ -12,7 +12,6 @@ from tests.crash import damage
 from tests.crash.scene import Scene
 from tests.crash.torture import chaos_of, on_a_small_disk, one_store, power_cuts
 from tests.crash.writer import KINDS
-from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -26,6 +25,7 @@ def test_writers_of_every_kind_lose_nothing(tmp_path: Path) -> None:
     assert all(events[f"writer: {kind}"] for kind in KINDS)
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
     """With kills; the account is the same."""
     _, events, messages = on_a_small_disk(tmp_path, random.Random(1), 6, "pool")
@@ -33,12 +33,12 @@ def test_a_disk_that_is_full_now_and_then(tmp_path: Path) -> None:
     assert messages > 50
 
 
-@pytest.mark.parametrize("kinds", with_nightly([("queue zeroed",)], [(damage.KINDS,)]), ids=["one", "all"])
-def test_files_damaged_before_a_start_that_has_the_memory(kinds: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_files_damaged_before_a_start_that_has_the_memory(tmp_path: Path) -> None:
     """Each kind of damage once: all messages are there, once, and queue offsets go on."""
     chance = random.Random(5)
     with Scene(tmp_path, chance, kinds=("plain", "plain", "asyncio")) as scene:
-        for what in kinds:
+        for what in damage.KINDS:
             scene.goes_on(30)
             wait_until(lambda what=what: len(damage.places(scene.path, what)) > 1, f"files for {what}")  # type: ignore[misc]
             scene.kill_everything(partial(_befalls, what, scene.path, chance))

@@ -37,7 +37,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("write_path", ["pool", "direct"])
+@pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
 def test_with_all_wakeups_dropped_everything_is_the_same_and_later(
     write_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

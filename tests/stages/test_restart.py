@@ -47,7 +47,7 @@ _OTHERS = [stage for stage in STAGES if stage != "committer"]
 
 @pytest.mark.parametrize(
     ("stage", "kills"),
-    with_nightly([("committer", 6), *((stage, 1) for stage in _OTHERS)], [(stage, 6) for stage in _OTHERS]),
+    with_nightly([("committer", 6)], [(stage, 6) for stage in _OTHERS]),
 )
 def test_data_moves_again_after_a_kill(stage: str, kills: int, tmp_path: Path) -> None:
     """This is so also after the sixth kill within a minute.
