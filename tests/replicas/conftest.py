@@ -15,6 +15,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("templates")
+
+
 @pytest.fixture
-def scene(tmp_path: Path, certificates: Certificates) -> Scene:
-    return Scene(tmp_path, certificates)
+def scene(tmp_path: Path, certificates: Certificates, templates: Path) -> Scene:
+    return Scene(tmp_path, certificates, templates)

@@ -39,22 +39,25 @@ def copied(scene: Scene) -> Iterator[list[bytes]]:
     """A primary that runs, and a copy of all of it whose `commitlog replica` was killed."""
     with scene.open() as store:
         with scene.replica() as command:
-            values = send(store, "both", 400)
+            values = send_to_both(store)
             await_copy(scene)
             command.kill()
         yield values
 
 
+def send_to_both(store: commitlog.Store) -> list[bytes]:
+    return send(store, "both", 400)
+
+
 @contextmanager
 def promoted(scene: Scene) -> Iterator[Scene]:
     """The old primary has stopped. Its copy was promoted, and runs, at the port of this scene."""
-    with copied(scene):
-        pass
+    scene.copied(send_to_both)
     promote(scene.copy)
     port = free_port()
     with scene.open(scene.copy, listen=f"127.0.0.1:{port}") as store:
         send(store, "new", 10)
-        yield Scene(scene.path, scene.certificates, port)
+        yield Scene(scene.path, scene.certificates, scene.templates, port)
 
 
 def command(scene: Scene, path: Path) -> list[str]:

@@ -1,11 +1,16 @@
-"""A store that is replicated, and `commitlog replica` as a process of its own, over real TLS."""
+"""A store that is replicated, and its replicas, over real TLS.
+
+A replica runs in this process, or as `commitlog replica` in one of its own, which can be killed.
+"""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +26,8 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits, StoreView
+from commitlog.replicas.replica import Replica
+from commitlog.replicas.tls import Credentials
 from commitlog.shm.layout import ALL_STAGES
 from tests.crash.scene import kill, pid_of
 from tests.ports import free_port
@@ -36,6 +43,8 @@ class Scene:
 
     path: Path
     certificates: Certificates
+    templates: Path
+    """Where `copied` keeps what it has made."""
     port: int = field(default_factory=free_port)
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -79,6 +88,50 @@ class Scene:
             str(directory or self.copy), "--from", f"localhost:{port or self.port}",
             "--certificate", str(certificate), "--key", str(key), "--authority", str(self.certificates.authority),
         ]  # fmt: skip
+
+    def copied(self, fill: Callable[[commitlog.Store], object]) -> None:
+        """Makes a primary that has stopped, and a copy of all that `fill` sends to it.
+
+        They run once for each `fill`. Every other scene gets copies of their files.
+        """
+        template = self.templates / f"{fill.__module__}.{fill.__qualname__}"
+        if not template.exists():
+            made = Scene(template.with_name(f"{template.name}.new"), self.certificates, self.templates)
+            made.path.mkdir()
+            with made.open() as store, made.follower():
+                fill(store)
+                await_copy(made)
+            made.path.rename(template)
+        for name in (self.primary.name, self.copy.name):
+            shutil.copytree(template / name, self.path / name)
+
+    @contextmanager
+    def follower(self, directory: Path | None = None, *, port: int | None = None, name: str = "copy") -> Iterator[None]:
+        """A replica in this process, which is ended at the end.
+
+        A command takes half a second of a core to start.
+        """
+        certificate, key = self.certificates.make(f"of-{name}")
+        credentials = Credentials(certificate, key, self.certificates.authority)
+        kept = Replica(directory or self.copy, f"localhost:{port or self.port}", credentials, name)
+        failures: list[BaseException] = []
+
+        def keep() -> None:
+            try:
+                kept.run()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=keep)
+        thread.start()
+        try:
+            yield
+        finally:
+            if not failures:
+                kept.stop()
+            thread.join()
+        if failures:
+            raise failures[0]
 
     @contextmanager
     def replica(self, directory: Path | None = None, *more: str, name: str = "copy") -> Iterator[ReplicaCommand]:

@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 
 
 def test_a_copy_has_the_same_bytes_and_the_same_consume_queues(scene: Scene) -> None:
+    """With the command, in a process of its own."""
     with scene.open() as store, scene.replica():
         first, second = store.producer(), store.producer()
         for number in range(3_000):
@@ -26,7 +27,7 @@ def test_a_copy_has_the_same_bytes_and_the_same_consume_queues(scene: Scene) -> 
 
 
 def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         producer = store.producer()
         producer.send("orders", b"first")
         await_copy(scene)
@@ -39,7 +40,7 @@ def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
 
 
 def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         producer = store.producer()
         producer.send("orders", b"first")
         await_copy(scene)
@@ -68,7 +69,7 @@ def stat_of(scene: Scene) -> str:
 
 
 def test_a_backup_of_a_running_copy_is_a_backup_of_the_store(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         producer = store.producer()
         producer.send("orders", b"first")
         await_copy(scene)

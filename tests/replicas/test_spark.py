@@ -32,7 +32,7 @@ def test_a_query_goes_on_with_exactly_the_missing_rows(spark: SparkSession, scen
                 producer.send("orders", b"%d" % number)
             producer.flush()
 
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         send(store, 0, 50)
         drain(spark, scene.primary, tmp_path)
         send(store, 50, 80)

@@ -39,6 +39,10 @@ def send(store: commitlog.Store, *values: bytes, others: Sequence[bytes] = ()) -
         another.flush()
 
 
+def send_two(store: commitlog.Store) -> None:
+    send(store, b"one", b"two")
+
+
 @contextmanager
 def stream(path: Path, *, fails: bool = True) -> Iterator[StreamReader]:
     """A reader of the topic from its beginning."""
@@ -70,9 +74,7 @@ def rows(reader: StreamReader, start: Offset, end: Offset) -> list[bytes]:
 @pytest.fixture
 def read_of_primary(scene: Scene) -> tuple[Offset, Offset]:
     """Where a query of the primary began, and is now. The copy lacks a lane and two messages."""
-    with scene.open() as store, scene.replica():
-        send(store, b"one", b"two")
-        await_copy(scene)
+    scene.copied(send_two)
     with scene.open() as store, stream(scene.primary) as reader:
         send(store, b"lost", b"lost too", others=[b"in a lane that is lost"])
         begin = reader.initialOffset()
@@ -116,7 +118,7 @@ def test_a_query_that_may_go_on_leaves_nothing_of_the_copy_out(
 
 def test_a_query_that_has_read_no_more_than_the_copy_goes_on(scene: Scene) -> None:
     """On the copy, before and after it is promoted, by the same reader and by a new one."""
-    with scene.open() as store, stream(scene.primary) as reader, scene.replica():
+    with scene.open() as store, stream(scene.primary) as reader, scene.follower():
         send(store, b"one", b"two")
         await_copy(scene)
         start = end_of(reader, reader.initialOffset())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from commitlog.errors import ReplicaRefused, StoreRefused, StoreRunning, StoreSu
 from commitlog.replicas.promotion import promote
 from commitlog.watching.health import HealthLimits, health
 from commitlog.watching.snapshot import StoreWatch
+from tests.command_line import run
 from tests.ports import free_port
 from tests.replicas.scene import Scene, await_copy, flushed_of, log_of
 from tests.waiting import wait_until
@@ -23,14 +22,9 @@ from tests.waiting import wait_until
 
 def command(name: str, *arguments: str) -> str:
     """Runs a command that has to succeed, and returns what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "commitlog", name, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    done = run(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()
 
 
 def send(store: commitlog.Store, *values: bytes) -> None:
@@ -47,9 +41,11 @@ def values_of(path: Path) -> list[bytes]:
 
 def copied(scene: Scene) -> None:
     """A primary that has stopped, and a copy of all of it."""
-    with scene.open() as store, scene.replica():
-        send(store, b"one", b"two")
-        await_copy(scene)
+    scene.copied(send_two)
+
+
+def send_two(store: commitlog.Store) -> None:
+    send(store, b"one", b"two")
 
 
 def test_a_promoted_copy_is_a_store_of_the_next_epoch(scene: Scene) -> None:
@@ -76,7 +72,7 @@ def test_a_copy_is_not_opened_and_takes_no_messages_before_it_is_promoted(scene:
 
 @pytest.mark.nightly
 def test_a_copy_that_is_kept_is_not_promoted(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         send(store, b"one")
         await_copy(scene)
         with pytest.raises(StoreRunning, match="in use by process"):
@@ -107,8 +103,8 @@ def test_an_old_primary_rejoins_and_what_only_it_had_is_counted(scene: Scene) ->
         said = command("rejoin", *scene.arguments(old, port))
         assert "300 messages" in said
         assert not values_of(old)[2:]
-        renamed = Scene(scene.path, scene.certificates, port)
-        with renamed.replica(old):
+        renamed = Scene(scene.path, scene.certificates, scene.templates, port)
+        with renamed.follower(old):
             wait_until(lambda: flushed_of(old) == flushed_of(new), "the old primary has what the new one has")
             wait_until(lambda: (mark := load_mark(StoreDirectory(old))) is not None and mark.complete, "it is complete")
     assert log_of(old) == log_of(new)
@@ -153,13 +149,13 @@ def test_a_start_asks_the_peers_and_passes_over_those_that_do_not_answer(scene: 
 def test_a_second_promotion_and_a_copy_of_an_older_epoch(scene: Scene) -> None:
     """A copy that has nothing of its own follows the store of a later epoch."""
     copied(scene)
-    with scene.open(), scene.replica(scene.path / "third", name="third"):
+    with scene.open(), scene.follower(scene.path / "third", name="third"):
         await_copy(scene, scene.path / "third")
     promote(scene.copy)
     with scene.open(scene.copy) as store:
         send(store, b"three")
         third = scene.path / "third"
-        with scene.replica(third, name="third"):
+        with scene.follower(third, name="third"):
             wait_until(lambda: flushed_of(third) == flushed_of(scene.copy), "the third follows")
     assert promote(third).epoch == 2
     assert values_of(third) == [b"one", b"two", b"three"]

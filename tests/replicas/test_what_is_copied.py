@@ -24,7 +24,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 def test_rows_of_a_typed_topic_can_be_read_in_the_copy(scene: Scene) -> None:
     """Also those of a schema that grows while the copy follows."""
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         store.create_topic("sales", "id BIGINT")
         producer = store.producer()
         producer.send_rows("sales", [{"id": 1}])
@@ -40,7 +40,7 @@ def test_rows_of_a_typed_topic_can_be_read_in_the_copy(scene: Scene) -> None:
 
 
 def test_readers_trims_and_deletions_come_and_go(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         store.create_topic("sales", "id BIGINT")
         producer = store.producer()
         producer.send_rows("sales", [{"id": 1}])
@@ -61,7 +61,7 @@ def test_readers_trims_and_deletions_come_and_go(scene: Scene) -> None:
 
 @pytest.mark.nightly
 def test_what_was_removed_while_the_copy_was_away_goes_from_it(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         producer = store.producer()
         producer.send("orders", b"one")
         producer.flush()
@@ -69,14 +69,14 @@ def test_what_was_removed_while_the_copy_was_away_goes_from_it(scene: Scene) -> 
             reader.commit(next(reader))
         wait_until((scene.copy / "readers/billing.json").exists, "the copy has the reader")
     (scene.primary / "readers/billing.json").unlink()
-    with scene.open(), scene.replica():
+    with scene.open(), scene.follower():
         wait_until(lambda: not (scene.copy / "readers/billing.json").exists(), "the reader has gone there, too")
 
 
 @pytest.mark.nightly
 def test_retention_deletes_in_the_copy_too(scene: Scene) -> None:
     scene.sections["retention"] = {"max_bytes": 6 * SEGMENT_BYTES, "interval_ms": 20}
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         producer = store.producer()
         for number in range(3000):
             producer.send("orders", b"%4d" % number * 50)
@@ -95,7 +95,7 @@ def test_retention_deletes_in_the_copy_too(scene: Scene) -> None:
 
 @pytest.mark.nightly
 def test_lanes_that_come_later_are_copied(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         first = store.producer()
         first.send("orders", b"one")
         first.flush()
@@ -108,7 +108,7 @@ def test_lanes_that_come_later_are_copied(scene: Scene) -> None:
 
 
 def test_what_is_trimmed_or_deleted_stays_so_on_a_promoted_copy(scene: Scene) -> None:
-    with scene.open() as store, scene.replica():
+    with scene.open() as store, scene.follower():
         producer = store.producer()
         for number in range(10):
             producer.send("orders", b"%d" % number)
