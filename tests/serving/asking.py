@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,18 @@ def address_of(server: Server, store: str = "store", **credentials: Any) -> Addr
     host, tls = "localhost" if server.settings.tls else "127.0.0.1", "+tls" if server.settings.tls else ""
     url = f"commitlog{tls}://{host}:{server.ports[0]}/{store}"
     return parse_address(url).with_credentials(Credentials(**credentials))
+
+
+def url_of_store(server: Server, store: str = "store") -> str:
+    """What a program is given as the place of a store that is served without TLS."""
+    return str(address_of(server, store))
+
+
+def kill_process(server: Server) -> None:
+    """Kills the one process that serves, as a lack of memory does. Another one is started."""
+    (pid,) = server.pids
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: pid not in server.pids, "the killed process is replaced")
 
 
 def ask(address: Address, kind: str = "stores", request: object = None) -> Any:
@@ -114,7 +128,7 @@ def await_free_lane(store: commitlog.Store) -> None:
 
     def is_free() -> bool:
         try:
-            store.producer().close()
+            commitlog.Producer(store.path).close()
         except NoFreeLane:
             return False
         return True

@@ -27,11 +27,12 @@ from commitlog.errors import (
 from commitlog.remote import requests
 from commitlog.remote.server_errors import from_bytes
 from tests.served import name_of
+from tests.serving.appending import shared_store
 from tests.serving.asking import await_free_lane
 from tests.waiting import wait_until
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def max_lanes() -> int:
     return 1
 
@@ -44,8 +45,7 @@ def client(served_base: str) -> Iterator[flight.FlightClient]:
 
 
 def messages(store: commitlog.Store) -> list[tuple[str, bytes, str | None, dict[str, str], str | None]]:
-    with commitlog.Reader(store.path) as reader:
-        return [(m.topic, m.value, m.key, m.headers, m.tags) for m in reader]
+    return [(m.topic, m.value, m.key, m.headers, m.tags) for m in shared_store.messages(store)]
 
 
 def append(client: flight.FlightClient, command: bytes, *tables: pa.Table) -> list[dict[str, Any]]:
@@ -112,9 +112,9 @@ def test_the_answers_say_how_far_it_is_flushed(store: commitlog.Store, client: f
             assert told["flushed"] <= told["accepted"] <= rows
         assert len(messages(store)) == rows
         with pytest.raises(NoFreeLane):
-            store.producer()
+            commitlog.Producer(store.path)
     writer.close()
-    store.producer().close()
+    commitlog.Producer(store.path).close()
 
 
 def test_rows_of_a_typed_topic(store: commitlog.Store, client: flight.FlightClient) -> None:
@@ -134,7 +134,7 @@ def test_rows_of_a_typed_topic(store: commitlog.Store, client: flight.FlightClie
         with pytest.raises(kind, match=message) as it:
             append(client, command(store, rows=True, **fields), table)
         assert str(store.path) not in str(it.value)
-        store.producer().close()
+        commitlog.Producer(store.path).close()
 
 
 def test_what_is_refused_says_how_many_rows_are_in(store: commitlog.Store, client: flight.FlightClient) -> None:
@@ -153,7 +153,7 @@ def test_what_is_refused_says_how_many_rows_are_in(store: commitlog.Store, clien
             append(client, command(store), good, bad)
         assert it.value.rows_sent == 2
         wait_until(lambda count=before + 2: len(messages(store)) == count, "the rows before are flushed")  # type: ignore[misc]
-        store.producer().close()
+        commitlog.Producer(store.path).close()
 
 
 def test_columns_and_commands_that_are_none(store: commitlog.Store, client: flight.FlightClient) -> None:
@@ -205,7 +205,7 @@ def test_a_stream_that_breaks_off_gives_its_lane_back(store: commitlog.Store, se
     writer.write_batch(pa.record_batch({"value": pa.array([b"x"], pa.binary())}))
     reader.read()
     with pytest.raises(NoFreeLane):
-        store.producer()
+        commitlog.Producer(store.path)
     del writer, reader
     client.close()
 

@@ -22,6 +22,7 @@ from commitlog.serving.access import Access, add_token
 from commitlog.serving.server import Server
 from tests.builders.hand_made import small_store
 from tests.nightly import with_nightly
+from tests.serving.appending.shared_store import messages
 from tests.serving.asking import address_of, client_of, server_of
 
 MIB = 1 << 20
@@ -31,15 +32,18 @@ BOMB_BYTES = 330 * MIB
 VALUES = pa.schema({"value": pa.binary()})
 
 
-@pytest.fixture(autouse=True)
-def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "memory_limit", lambda: MACHINE_BYTES)
+@pytest.fixture(scope="module", autouse=True)
+def _small_machine() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers, "memory_limit", lambda: MACHINE_BYTES)
+        yield
 
 
-@pytest.fixture
-def server(store: commitlog.Store) -> Iterator[Server]:
-    with server_of([store.path], writable=True) as running:
-        yield running
+@pytest.fixture(scope="module")
+def server(running: commitlog.Store, _small_machine: None) -> Iterator[Server]:
+    """One for all tests: what one of them has made it take counts for the next one, too."""
+    with server_of([running.path], writable=True) as made:
+        yield made
 
 
 def peak_bytes(server: Server) -> int:
@@ -52,7 +56,7 @@ def put(server: Server, schema: pa.Schema, compression: str | None = None, **fie
     client = flight.connect(f"grpc://127.0.0.1:{server.ports[0]}")
     list(client.do_action(flight.Action("stores", b"{}")))  # strangers may not send much
     options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression=compression))
-    command = orjson.dumps({"store": "store", "topic": "t", **fields})
+    command = orjson.dumps({"store": "store", "topic": "rows" if fields.get("rows") else "t", **fields})
     writer, answers = client.do_put(flight.FlightDescriptor.for_command(command), schema, options)
     return client, writer, answers
 
@@ -83,8 +87,7 @@ def test_a_batch_that_unpacks_to_much(server: Server, store: commitlog.Store, co
     assert peak_bytes(server) < BOMB_BYTES
     others.write_batch(pa.record_batch([[b"after"]], schema=VALUES))
     others.close()
-    with commitlog.Reader(store.path) as reader:
-        assert [message.value for message in reader] == [b"before", b"after"]
+    assert [message.value for message in messages(store)] == [b"before", b"after"]
     assert server.pids == (pid,)
     client.close()
     other.close()
@@ -114,7 +117,7 @@ def test_a_message_of_a_stranger_that_grpc_unpacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", with_nightly([True], [False]))
 def test_dictionaries_are_refused(server: Server, store: commitlog.Store, rows: bool) -> None:
     """A stream may go on with them for ever, and Arrow keeps them all."""
-    store.create_topic("t", VALUES)
+    store.create_topic("rows", VALUES)
     _, writer, _ = put(server, pa.schema({"value": pa.dictionary(pa.int32(), pa.binary())}), rows=rows)
     error = refusal(writer)
     assert isinstance(error, IllegalArgument)
@@ -123,7 +126,7 @@ def test_dictionaries_are_refused(server: Server, store: commitlog.Store, rows: 
 
 @pytest.mark.parametrize("rows", with_nightly([True], [False]))
 def test_a_schema_of_very_many_columns(server: Server, store: commitlog.Store, rows: bool) -> None:
-    store.create_topic("t", VALUES)
+    store.create_topic("rows", VALUES)
     many = pa.schema([(f"c{number}", pa.binary()) for number in range(200_000)])
     client, writer, _ = put(server, many, rows=rows)
     assert isinstance(refusal(writer), IllegalArgument)

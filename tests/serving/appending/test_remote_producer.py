@@ -44,21 +44,18 @@ from commitlog.remote import sending
 from commitlog.remote.producer import RemoteReceipt
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.status import PutMessageStatus
-from tests.builders.serve_command import serve_command
+from tests.builders.hand_made import small_store
 from tests.command_line import run
+from tests.nightly import with_nightly
 from tests.served import ROOT, by_url, place_of
-from tests.serving.asking import await_free_lane
+from tests.serving.appending.shared_store import messages
+from tests.serving.asking import await_free_lane, kill_process, server_of, url_of_store
 from tests.waiting import wait_until
 
 
 def url_of(path: Path, served_base: str) -> str:
     with by_url(served_base):
         return place_of(path)
-
-
-def messages(store: commitlog.Store, topic: str | None = None) -> list[commitlog.Message]:
-    with commitlog.Reader(store.path, topic=topic) as reader:
-        return list(reader)
 
 
 # ---- what arrives -------------------------------------------------------------------------------
@@ -76,7 +73,7 @@ def test_a_message_arrives_as_it_was_sent(store: commitlog.Store, url: str) -> N
     assert (first.topic, first.value, first.key, first.tags) == ("orders", b"\x00\xff", "ж", "T")
     assert first.headers == {"h": "x", "g": "ж"}
     assert (second.value, second.key, second.headers, second.tags) == (b"", None, {}, None)
-    with store.producer(), store.producer():
+    with commitlog.Producer(store.path), commitlog.Producer(store.path):
         pass
 
 
@@ -113,19 +110,19 @@ def test_a_batch_in_each_of_its_forms(store: commitlog.Store, url: str, kind: st
 
 def test_rows_of_a_typed_topic(store: commitlog.Store, url: str) -> None:
     """Also when the schema has grown meanwhile; what does not fit is refused before it is sent."""
-    store.create_topic("orders", pa.schema({"id": pa.int64(), "name": pa.string()}))
+    store.create_topic("sales", pa.schema({"id": pa.int64(), "name": pa.string()}))
     with commitlog.RemoteProducer(url) as producer:
         rows = [{"id": number, "name": f"n{number}"} for number in range(25_000)]
-        receipt = producer.send_rows("orders", rows)
+        receipt = producer.send_rows("sales", rows)
         assert receipt is not None
-        assert producer.send_rows("orders", []) is None
-        store.create_topic("orders", pa.schema({"id": pa.int64(), "name": pa.string(), "no": pa.int32()}), evolve=True)
-        producer.send_rows("orders", pa.table({"id": [25_000], "no": pa.array([7], pa.int32())}), compression="zstd")
+        assert producer.send_rows("sales", []) is None
+        store.create_topic("sales", pa.schema({"id": pa.int64(), "name": pa.string(), "no": pa.int32()}), evolve=True)
+        producer.send_rows("sales", pa.table({"id": [25_000], "no": pa.array([7], pa.int32())}), compression="zstd")
         with pytest.raises(IllegalRow, match="row 1: there is no column 'nome'"):
-            producer.send_rows("orders", [{"id": 1}, {"nome": "x"}])
+            producer.send_rows("sales", [{"id": 1}, {"nome": "x"}])
         with pytest.raises(NoSchema, match="topic other has no schema"):
             producer.send_rows("other", [{"id": 1}])
-    read = commitlog.read_arrow(store.path, "orders").read_all().to_pylist()
+    read = commitlog.read_arrow(store.path, "sales").read_all().to_pylist()
     assert read == [{**row, "no": None} for row in rows] + [{"id": 25_000, "name": None, "no": 7}]
 
 
@@ -166,13 +163,13 @@ def test_a_program_that_ends_without_close(store: commitlog.Store, url: str) -> 
 
 def test_a_program_that_ends_without_closing_its_rows(store: commitlog.Store, url: str) -> None:
     """They come before their producer, whatever was made last."""
-    store.create_topic("orders", pa.schema({"id": pa.int64()}))
+    store.create_topic("ends", pa.schema({"id": pa.int64()}))
     program = (
-        f"import commitlog; first = commitlog.RemoteProducer({url!r}); rows = first.rows('orders', linger_ms=1e6)\n"
+        f"import commitlog; first = commitlog.RemoteProducer({url!r}); rows = first.rows('ends', linger_ms=1e6)\n"
         f"rows.append(id=7); second = commitlog.RemoteProducer({url!r})"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
-    assert commitlog.read_arrow(store.path, "orders").read_all().to_pylist() == [{"id": 7}]
+    assert commitlog.read_arrow(store.path, "ends").read_all().to_pylist() == [{"id": 7}]
 
 
 # ---- callbacks and awaitables ------------------------------------------------------------------
@@ -285,28 +282,36 @@ def test_a_place_that_is_none(store: commitlog.Store, url: str, served_base: str
         commitlog.RemoteProducer(url_of(tmp_path / "nowhere", served_base))
     with pytest.raises(ServerUnavailable, match="no server answers"):
         commitlog.RemoteProducer("commitlog://127.0.0.1:1/store")
-    with store.producer(), store.producer(), pytest.raises(NoFreeLane, match="no lane is free: 2 of 2"):
+    with (
+        commitlog.Producer(store.path),
+        commitlog.Producer(store.path),
+        pytest.raises(NoFreeLane, match="no lane is free: 2 of 2"),
+    ):
         commitlog.RemoteProducer(url)
-    store.close()
+    stopped = small_store(tmp_path / "stopped").path
     with pytest.raises(StoreNotRunning, match="so the stages must run on its machine") as it:
-        commitlog.RemoteProducer(url)
-    assert str(store.path) not in str(it.value)
+        commitlog.RemoteProducer(url_of(stopped, served_base))
+    assert str(stopped) not in str(it.value)
 
 
 def test_what_a_token_is_not_for(store: commitlog.Store, tmp_path: Path) -> None:
     """A server that is not writable; a token to read with; a topic that a token does not cover."""
-    with serve_command(store.path) as command, pytest.raises(AccessDenied, match=r"served for reading; .* --writable"):
-        commitlog.RemoteProducer(command.url)
+    with (
+        server_of([store.path]) as server,
+        pytest.raises(AccessDenied, match=r"served for reading; .* --writable"),
+    ):
+        commitlog.RemoteProducer(url_of_store(server))
     tokens = tmp_path / "tokens"
     reading = add_token(tokens, Access("reader"))
     file = tmp_path / "token"
     file.write_text(add_token(tokens, Access("writer", topics=("orders*",), read=False, write=True)) + "\n")
-    with serve_command(store.path, "--writable", "--tokens", str(tokens)) as command:
+    with server_of([store.path], writable=True, tokens=tokens) as server:
+        url = url_of_store(server)
         with pytest.raises(AccessDenied, match="the token reader is not one to write with"):
-            commitlog.RemoteProducer(command.url, token=reading)
+            commitlog.RemoteProducer(url, token=reading)
         with pytest.raises(AccessDenied, match="the server wants a token"):
-            commitlog.RemoteProducer(command.url)
-        with commitlog.RemoteProducer(command.url, token_file=file) as producer:
+            commitlog.RemoteProducer(url)
+        with commitlog.RemoteProducer(url, token_file=file) as producer:
             with pytest.raises(AccessDenied, match=r"the token writer is not for topic secret; it is for orders\*"):
                 producer.send("secret", b"x")
             producer.send("orders-1", b"x")
@@ -318,11 +323,14 @@ def test_what_a_token_is_not_for(store: commitlog.Store, tmp_path: Path) -> None
 
 def test_a_server_killed_in_mid_stream(store: commitlog.Store) -> None:
     """What was on its way is sent again: nothing is lost, the order is kept, some are doubled."""
-    with serve_command(store.path, "--writable") as command, commitlog.RemoteProducer(command.url) as producer:
+    with (
+        server_of([store.path], writable=True) as server,
+        commitlog.RemoteProducer(url_of_store(server)) as producer,
+    ):
         receipts = []
         for number in range(15_000):
             if number in (5_000, 10_000):
-                command.kill_server()
+                kill_process(server)
             receipts.append(producer.send("t", b"%d" % number))
             if number == 2_500:
                 receipts[-1].wait(timeout=60)
@@ -353,7 +361,7 @@ def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str, s
     assert set(values[1:]) == {b"after"}, "it may be doubled"
 
 
-@pytest.mark.parametrize("bad_day", ["deleted", "restored"])
+@pytest.mark.parametrize("bad_day", with_nightly(["deleted"], ["restored"]))
 def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path, store_config: dict[str, Any]) -> None:
     """Under the number of their version, the store has other columns now, or none."""
     path, first = tmp_path / "store", pa.schema({"id": pa.int64()})
@@ -362,8 +370,9 @@ def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path,
         store.create_topic("orders", first)
         commitlog.backup(path, tmp_path / "backup")
         store.create_topic("orders", prices, evolve=True)
-        with serve_command(path, "--writable") as command:
-            producer = commitlog.RemoteProducer(command.url)
+        with server_of([path], writable=True) as server:
+            url = url_of_store(server)
+            producer = commitlog.RemoteProducer(url)
             producer.send_rows("orders", [{"id": 1, "n": 1.5}])
             producer.flush(timeout=60)
     if bad_day == "restored":
@@ -371,8 +380,8 @@ def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path,
         commitlog.backup(tmp_path / "backup", path)
     else:
         assert run("topics", path, "--delete", "orders", "--yes").returncode == 0
-    again = urlsplit(command.url).netloc
-    with commitlog.Store.open(path, store_config) as store, serve_command(path, "--writable", "--listen", again):
+    again = urlsplit(url).netloc
+    with commitlog.Store.open(path, store_config) as store, server_of([path], listen=again, writable=True):
         store.create_topic("orders", counts, evolve=True)
         receipt = producer.send_rows("orders", [{"id": 2, "n": 2.5}])
         assert receipt is not None
@@ -382,7 +391,7 @@ def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path,
             receipt.wait(timeout=60)
         with pytest.raises(SchemaConflict):
             producer.close()
-        with commitlog.RemoteProducer(command.url) as another:
+        with commitlog.RemoteProducer(url) as another:
             another.send_rows("orders", [{"id": 3, "n": 7}])
         assert commitlog.read_arrow(path, "orders").read_all().to_pylist() == [{"id": 3, "n": 7}]
 
@@ -390,8 +399,8 @@ def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path,
 def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Receipts, flush, send and close say so: no message is lost without a word."""
     monkeypatch.setattr(sending, "RESEND_SECONDS", 0.5)
-    with serve_command(store.path, "--writable") as command:
-        producer = commitlog.RemoteProducer(command.url)
+    with server_of([store.path], writable=True) as server:
+        producer = commitlog.RemoteProducer(url_of_store(server))
         flushed = producer.send("t", b"flushed")
         flushed.wait(timeout=60)
     lost = producer.send("t", b"lost")
@@ -416,11 +425,11 @@ def test_a_token_that_is_removed(store: commitlog.Store, tmp_path: Path) -> None
     """A stream that is open goes on; after a restart of the server its messages are refused."""
     tokens = tmp_path / "tokens"
     token = add_token(tokens, Access("writer", write=True))
-    with serve_command(store.path, "--writable", "--tokens", str(tokens)) as command:
-        producer = commitlog.RemoteProducer(command.url, token=token)
+    with server_of([store.path], writable=True, tokens=tokens) as server:
+        producer = commitlog.RemoteProducer(url_of_store(server), token=token)
         producer.send("t", b"x").wait(timeout=60)
         remove_token(tokens, "writer")
-        command.kill_server()
+        kill_process(server)
         receipt = producer.send("t", b"y")
         with pytest.raises(AccessDenied, match=r"does not know this token; .* 1 messages are not known"):
             receipt.wait(timeout=60)
@@ -437,9 +446,9 @@ def test_a_client_that_is_killed_gives_its_lane_back(store: commitlog.Store, url
     client = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
     assert client.stdout is not None
     assert client.stdout.readline() == b"sent\n"
-    with store.producer():
+    with commitlog.Producer(store.path):
         with pytest.raises(NoFreeLane):
-            store.producer()
+            commitlog.Producer(store.path)
         client.kill()
         client.wait()
         client.stdout.close()
@@ -495,5 +504,4 @@ def test_receipts_in_asyncio(store: commitlog.Store, url: str) -> None:
 
     with commitlog.RemoteProducer(url) as producer:
         assert set(asyncio.run(send(producer))) == {PutMessageStatus.PUT_OK}
-    with commitlog.Reader(store.path) as reader:
-        assert len(list(reader)) == 20
+    assert len(messages(store)) == 20
