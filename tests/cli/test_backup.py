@@ -79,6 +79,7 @@ def test_restore(tmp_path: Path) -> None:
         assert values(tmp_path / "data/events") == before
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_restore_beside_the_memory_of_a_killed_store(tmp_path: Path) -> None:
     """The pool of the old store is neither adopted nor in the way."""

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import orjson
+import pytest
 from typer.testing import CliRunner
 
 import commitlog
@@ -17,6 +18,7 @@ from tests.builders.hand_made import HandMadeStore
 from tests.crash.scene import pid_of
 
 
+@pytest.mark.nightly
 def test_nothing_of_it_stays(tmp_path: Path) -> None:
     """Neither in the store that it was asked about, nor beside it."""
     store = HandMadeStore(tmp_path / "store")

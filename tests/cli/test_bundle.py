@@ -97,6 +97,7 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
     assert orjson.loads(files["store.json"])["config"]["store"]["segment_bytes"] == 1 << 16
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_what_was_damaged_is_noted(tmp_path: Path) -> None:
     """Of a store that has recovered from damage and a torn end, and was killed again."""
@@ -131,7 +132,7 @@ def put_what_looks_like_a_note(path: Path) -> None:
     (path / "logs" / "flusher.log").symlink_to(aside / "queue-orders.json")
 
 
-@pytest.mark.nightly
+@pytest.mark.usefixtures("quick_spark_checks")
 def test_a_part_that_fails(store: HandMadeStore) -> None:
     """Its error is in its place, and standard error names it; the other parts are there.
 

@@ -19,6 +19,7 @@ import commitlog
 from commitlog import native
 from commitlog.cli.app import COMMANDS, app
 from commitlog.config_file import load_config
+from tests.builders.hand_made import HandMadeStore
 from tests.builders.killed import kill_store
 from tests.command_line import run, run_process
 from tests.crash.scene import is_running, pid_of
@@ -85,7 +86,7 @@ def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config:
         done = run_process("produce", store, "lines", "--key", "k", given=b"one\ntwo\n\xff\n\nlast")
         assert done.returncode == 0
         assert b"5 messages" in done.stderr
-        assert run_process("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
+        assert run("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
         facts = orjson.loads(run("stat", store, "--json").stdout)
         assert facts["running"] is True
         assert facts["core"] == native.description
@@ -193,13 +194,15 @@ def test_cat_follows_until_interrupted(tmp_path: Path) -> None:
 
 def test_cat_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     """`cat STORE | head -1` prints one line and nothing else."""
-    (tmp_path / "lines.txt").write_bytes(b"".join(b"%d\n" % n for n in range(50_000)))
-    assert run("produce", tmp_path / "store", "t", tmp_path / "lines.txt").returncode == 0
-    command = [sys.executable, "-m", "commitlog.cli", "cat", str(tmp_path / "store")]
+    store = HandMadeStore(tmp_path / "store")
+    for number in range(300):  # more than a pipe holds
+        store.lane(0).append("t", b"%d" % number * 500)
+    store.publish()
+    command = [sys.executable, "-m", "commitlog.cli", "cat", str(store.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as cat:
         assert cat.stdout
         assert cat.stderr
-        assert cat.stdout.readline() == b"0\n"
+        assert cat.stdout.readline() == b"0" * 500 + b"\n"
         cat.stdout.close()
         assert cat.stderr.read() == b""
 
@@ -325,14 +328,11 @@ def test_every_command_is_in_the_readme_and_has_help() -> None:
 
 
 @pytest.mark.parametrize("command", ["config", "cat"])
-def test_an_output_on_a_full_disk_is_a_one_line_error(command: str, tmp_path: Path) -> None:
+def test_an_output_on_a_full_disk_is_a_one_line_error(command: str, stopped: Path) -> None:
     """So is what Python still holds in its buffer when the command ends."""
     words = [command]
     if command == "cat":
-        small = {"store": {"segment_bytes": 65536}}
-        with commitlog.Store.open(tmp_path / "store", config=small) as store, store.producer() as producer:
-            producer.send("t", b"value")
-        words.append(str(tmp_path / "store"))
+        words.append(str(stopped))
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "commitlog.cli", *words], stdout=full, stderr=subprocess.PIPE, timeout=60

@@ -34,6 +34,7 @@ from tests.crash.scene import pid_of
 from tests.namespaces import with_tmpfs
 from tests.waiting import wait_until
 
+quick_spark = pytest.mark.usefixtures("quick_spark_checks")
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
 
 
@@ -83,6 +84,7 @@ def test_a_store_that_runs(tmp_path: Path) -> None:
     assert "store.json" in os.listdir(tmp_path / "store")
 
 
+@quick_spark
 def test_lines_have_80_columns_and_no_signs_in_a_pipe(store: HandMadeStore) -> None:
     done = run("doctor", store.path)
     lines = done.stdout.decode().splitlines()
@@ -109,6 +111,7 @@ def test_signs_on_a_terminal() -> None:
     assert plain.startswith("good    CPython ")
 
 
+@quick_spark
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     """A problem, as in other commands; its disk and the machine are looked at all the same."""
     found = findings(tmp_path / "none" / "store")
@@ -155,6 +158,7 @@ def test_a_foreign_distribution(tmp_path: Path) -> None:
     assert (found["severity"], "9.9" in found["text"]) == ("problem", True)
 
 
+@quick_spark
 def test_packages(tmp_path: Path) -> None:
     """A core package that is too old is a problem, and an extra of which a part is there a note.
 
@@ -191,6 +195,7 @@ def test_versions(found: str, bounds: str, fits: bool) -> None:
     assert is_in_range(found, bounds) == fits
 
 
+@quick_spark
 def test_the_core(tmp_path: Path) -> None:
     """Python's core is a note; a native one that is asked for and missing is a problem."""
     assert severities(findings(own_process=True, COMMITLOG_NATIVE="off"), Code.NATIVE_CORE) == {"note"}
@@ -204,6 +209,7 @@ def test_the_core(tmp_path: Path) -> None:
 # ---- the machine -------------------------------------------------------------------------------
 
 
+@quick_spark
 def test_shared_memory_that_is_missing_closed_or_open(tmp_path: Path) -> None:
     assert severities(findings(COMMITLOG_SHM_DIR=str(tmp_path / "none")), Code.SHARED_MEMORY) == {"problem"}
     (tmp_path / "open").mkdir()
@@ -212,6 +218,7 @@ def test_shared_memory_that_is_missing_closed_or_open(tmp_path: Path) -> None:
     assert any("every user may remove" in one["text"] for one in found[Code.SHARED_MEMORY])
 
 
+@quick_spark
 def test_little_shared_memory(tmp_path: Path) -> None:
     """In a tmpfs of 64 MiB, as Docker gives, segments are small; in one of 64 KiB no lane fits."""
     for size, severity in ((64 << 20, "note"), (64 << 10, "problem")):
@@ -223,6 +230,7 @@ def test_little_shared_memory(tmp_path: Path) -> None:
         with_tmpfs(tmp_path, size, look)
 
 
+@quick_spark
 def test_a_store_on_a_tmpfs(tmp_path: Path) -> None:
     """What is flushed there ends with the machine."""
 
@@ -233,6 +241,7 @@ def test_a_store_on_a_tmpfs(tmp_path: Path) -> None:
     with_tmpfs(tmp_path, 1 << 20, look)
 
 
+@quick_spark
 def test_a_full_disk(tmp_path: Path) -> None:
     def look() -> None:
         (tmp_path / "much").write_bytes(bytes(990 << 10))
@@ -266,6 +275,7 @@ def test_limits_without_privileges() -> None:
     assert ("'locked-memory': 'note'" in said, "'processes': 'problem'" in said) == (True, True), said
 
 
+@quick_spark
 @pytest.mark.leaves_pools
 def test_stray_pools(tmp_path: Path) -> None:
     """Shared memory of a store that was killed and removed, and the way to give it back."""
@@ -330,6 +340,7 @@ def test_a_store_that_others_may_write_to(store: HandMadeStore) -> None:
     assert (found["severity"], found["remedy"]) == ("problem", "chmod go-w it")
 
 
+@quick_spark
 def test_a_store_from_the_future(store: HandMadeStore) -> None:
     """The clock has gone back since it was written to."""
     later = time.time() + 3600
@@ -349,6 +360,7 @@ def test_a_pool_that_lets_others_in(tmp_path: Path) -> None:
     assert severities(found, Code.STORE_POOL) == {"problem"}
 
 
+@pytest.mark.nightly
 def test_a_store_with_a_stage_that_hangs(tmp_path: Path) -> None:
     """The store's own health is said too."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
@@ -368,6 +380,7 @@ class Refusing(FileChannel):
         raise OSError(95, os.strerror(95))
 
 
+@quick_spark
 def test_a_file_system_without_a_call_that_is_needed(tmp_path: Path) -> None:
     found: list[Finding] = list(examine(Surroundings(tmp_path, channel=Refusing())))
     (calls,) = [one for one in found if one.code is Code.FILE_CALLS]

@@ -85,10 +85,11 @@ def test_it_waits_no_longer_than_it_is_told_and_may_be_repeated(tmp_path: Path, 
     assert run("cat", store).stdout == b"first\nsecond\n"
 
 
-def test_a_process_that_is_not_the_supervisor_gets_no_signal(tmp_path: Path, config: Path) -> None:
+def test_a_process_that_is_not_the_supervisor_gets_no_signal(tmp_path: Path) -> None:
     """A pid of another container means another process here, or none."""
     store = tmp_path / "store"
-    with running(store, config), subprocess.Popen(["sleep", "600"]) as other:
+    opened = commitlog.Store.open(store, {"store": {"segment_bytes": 1 << 16}})
+    with subprocess.Popen(["sleep", "600"]) as other:
         supervisor = (store / "lock").read_text()
         for pid in (other.pid, 999_999_999):
             (store / "lock").write_text(f"{pid}\n")
@@ -98,8 +99,10 @@ def test_a_process_that_is_not_the_supervisor_gets_no_signal(tmp_path: Path, con
         other.kill()
         (store / "lock").write_text(supervisor)
         assert stopped(store) == f"stopped {store}, all is on disk\n"
+    opened.close()
 
 
+@pytest.mark.leaves_pools
 def test_stores_that_do_not_run(tmp_path: Path) -> None:
     """A killed one says that it was killed."""
     assert stopped(small_store(tmp_path / "idle").path).endswith("idle does not run\n")
@@ -109,4 +112,3 @@ def test_stores_that_do_not_run(tmp_path: Path) -> None:
     killed = commitlog.Store.open(tmp_path / "killed", {"store": {"segment_bytes": 1 << 16}})
     kill_store(killed)
     assert "does not run: it was killed, or its machine went down: `commitlog run" in stopped(killed.path)
-    commitlog.Store.open(killed.path).close()

@@ -178,6 +178,7 @@ def test_on_a_terminal_it_draws_until_q_is_pressed(tmp_path: Path) -> None:
         assert screen.end() == 0
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_it_too(tmp_path: Path) -> None:
     commitlog.Store.open(tmp_path / "store", SMALL).close()
     with terminal(tmp_path / "store") as screen:

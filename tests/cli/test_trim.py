@@ -20,7 +20,6 @@ from tests.builders.hand_made import HandMadeStore, small_store
 from tests.cli.test_cli import config, running
 from tests.command_line import run
 from tests.crash.scene import pid_of
-from tests.nightly import with_nightly
 
 __all__ = ["config"]
 
@@ -105,7 +104,8 @@ def test_it_says_what_would_go(tmp_path: Path) -> None:
     assert "reader" not in asked(store, "--keep-bytes", "0", "--force")
 
 
-@pytest.mark.parametrize("is_killed", with_nightly([True], [False]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("is_killed", [True, False])
 def test_a_store_that_does_not_run(tmp_path: Path, config: Path, is_killed: bool) -> None:
     """The command runs the stages itself, with the configuration of their last start."""
     path = tmp_path / "store"

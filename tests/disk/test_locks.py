@@ -22,13 +22,14 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.record.layout import Buffer
 from commitlog.shm.layout import STAGES
 from tests import leaks
+from tests.builders.hand_made import small_store
 from tests.children import in_child
 from tests.crash.scene import pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 ROOT = Path(commitlog.__file__).parents[1]
@@ -196,6 +197,7 @@ def test_signals_during_leases_lock_no_lane(store: commitlog.Store) -> None:
     assert in_child(lambda: _storm(store)) == "[0, 1, 2, 3] [] True"
 
 
+@pytest.mark.nightly
 def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Store) -> None:
     """A signal handler forks and returns in both processes.
 
@@ -230,7 +232,7 @@ def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Sto
     assert forked
 
 
-@pytest.mark.parametrize("where", ["lock", "abort"])
+@pytest.mark.parametrize("where", with_nightly(["lock"], ["abort"]))
 def test_a_full_disk_while_leasing_costs_no_lane(
     where: str, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,8 +261,7 @@ def test_a_full_disk_while_leasing_costs_no_lane(
 
 def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
     """It lives on, and the name is free as soon as its parent has let go."""
-    commitlog.Store.open(tmp_path / "store", CONFIG).close()
-    readers = NamedReaders(StoreDirectory(tmp_path / "store"))
+    readers = NamedReaders(small_store(tmp_path / "store").directory)
     held = readers.hold("billing")
     child = os.fork()
     if child == 0:

@@ -81,7 +81,7 @@ def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
 
     The result is exactly once, exit code 0 and plain lines, and nothing is left.
     """
-    options = ["--seconds", "5", "--rate", "500", "--report", "report.json"]
+    options = ["--seconds", "3", "--rate", "500", "--report", "report.json"]
     with running(tmp_path, *options) as process:
         wait_for_phase(tmp_path, process, "running")
         os.kill(int((tmp_path / "run/store/locks/committer").read_text()), signal.SIGKILL)

@@ -142,6 +142,7 @@ def test_verify_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> N
         assert verify_store(store.path).good
 
 
+@pytest.mark.nightly
 def test_dump_of_a_store_whose_segments_retention_removes(tmp_path: Path) -> None:
     """What is left follows; what went is not there."""
     with commitlog.Store.open(tmp_path / "store", SHORT) as store, store.producer() as producer:

@@ -123,6 +123,7 @@ def test_what_cannot_be_is_said_in_lines_and_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"a-file", "bin"}
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_a_stage_alone_without_a_word(tmp_path: Path) -> None:
     """A terminal interrupts all of its foreground processes.
 

@@ -91,8 +91,7 @@ def send(store: commitlog.Store, topic: str, values: list[bytes]) -> None:
 
 def test_only_who_has_the_address_gets_in(tmp_path: Path) -> None:
     """Another user of the machine, a page of another site, and a foreign host name get nothing."""
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
-    with serving(tmp_path / "store") as address:
+    with serving(small_store(tmp_path / "store").path) as address:
         for path in ("/", "/page.js", "/api/looks", "/api/messages?topic=t", "/?token=wrong"):
             refused = answer(address, path)
             assert refused.status == 401
@@ -206,8 +205,7 @@ def test_messages_from_an_offset_or_the_end(tmp_path: Path) -> None:
 
 def test_a_client_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
     """Nor do many of them, or garbage."""
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
-    with serving(tmp_path / "store") as address:
+    with serving(small_store(tmp_path / "store").path) as address:
         place = (urlsplit(address).hostname, urlsplit(address).port)
         idle = [socket.create_connection(place) for _ in range(CONNECTIONS_MAX // 2)]
         with socket.create_connection(place) as odd:
