@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from commitlog.disk.consume_queue import FILE_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
 from tests.builders.slave import slave_port
+from tests.nightly import with_nightly
 from tests.ports import free_port
 from tests.programs import DOCS
-from tests.rocketmq.rocketmq import HERE, class_path
+from tests.rocketmq.rocketmq import program
 from tests.waiting import wait_until
 
 SEGMENT = 1 << 16
@@ -45,8 +46,8 @@ class SlaveStore:
 
     def __init__(self, kind: str, root: Path, port: int) -> None:
         self.root, self.end = root, -1
-        command = ["java", "-Xmx512m", *OPENED, f"-Duser.home={root}-home", "-cp", class_path(POMS[kind])]
-        command += [str(HERE / f"{kind}.java"), str(root), str(SEGMENT), str(FILE_BYTES), f"127.0.0.1:{port}"]
+        command = program(kind, POMS[kind], "-Xmx512m", *OPENED, f"-Duser.home={root}-home")
+        command += [str(root), str(SEGMENT), str(FILE_BYTES), f"127.0.0.1:{port}"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -80,9 +81,9 @@ class SlaveStore:
 
 
 @contextmanager
-def slaves(directory: Path, port: int) -> Iterator[list[SlaveStore]]:
+def slaves(directory: Path, port: int, kinds: Iterable[str] = POMS) -> Iterator[list[SlaveStore]]:
     """One of each version, until the block ends with kill -9."""
-    started = [SlaveStore(kind, directory / kind, port) for kind in POMS]
+    started = [SlaveStore(kind, directory / kind, port) for kind in kinds]
     try:
         yield started
     finally:
@@ -117,13 +118,17 @@ def check(slave: SlaveStore, lane: Path, begin: int, end: int) -> None:
 
 
 @pytest.mark.lasting
-def test_slaves_follow_are_killed_and_follow_again(tmp_path: Path) -> None:
-    """RocketMQ 4.9.8 and 5.4.0 at the same time: logs and consume queues are equal to ours."""
+@pytest.mark.parametrize("kinds", with_nightly(["Slave5"], ["Slave5 Slave4"]))
+def test_slaves_follow_are_killed_and_follow_again(tmp_path: Path, kinds: str) -> None:
+    """RocketMQ 4.9.8 and 5.4.0 at the same time: logs and consume queues are equal to ours.
+
+    Those of `kinds` have followed before and were killed; daily the other one begins then.
+    """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
         lane = store.path / "lanes" / "0"
         end = fill(producer, 300)
         port = slave_port(store.path)
-        with slaves(tmp_path, port) as first:
+        with slaves(tmp_path, port, kinds.split()) as first:
             for slave in first:
                 slave.follow(end)
                 check(slave, lane, 0, end)
@@ -166,9 +171,8 @@ def test_consumers_of_rocketmq_read_from_a_slave_broker(tmp_path: Path) -> None:
     root = tmp_path / "slave"
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_text(page)
-    command = ["java", "-Xmx700m", f"-Duser.home={tmp_path / 'home'}", "-cp", class_path(BROKER_POM)]
+    command = program("SlaveBroker", BROKER_POM, "-Xmx700m", f"-Duser.home={tmp_path / 'home'}")
     command += [
-        str(HERE / "SlaveBroker.java"),
         str(root),
         str(SEGMENT),
         str(FILE_BYTES),
