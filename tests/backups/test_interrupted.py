@@ -8,6 +8,7 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.waiting import wait_until
 
 _WHOLE_BYTES = 1000
 Rows = list[tuple[int, int, bytes]]
+_NIGHTLY = [("full disk", False, 97), ("kill -9", True, 97), *product(("full disk", "kill -9"), (True, False), (1,))]
 
 
 def rows(path: Path, topic: str) -> Rows:
@@ -137,9 +139,10 @@ def started(backup: Path, place: Path, segment_bytes: int, store_id: str) -> Pat
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("how", ["full disk", "kill -9"])
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
-@pytest.mark.parametrize("step", with_nightly([97], [1]))
+@pytest.mark.parametrize(
+    ("how", "is_first", "step"),
+    with_nightly([("full disk", True, 97), ("kill -9", False, 97)], _NIGHTLY),
+)
 def test_a_backup_that_ends_at_any_call(
     how: str, is_first: bool, step: int, store: HandMadeStore, tmp_path: Path
 ) -> None:

@@ -21,7 +21,6 @@ from commitlog.reading.view import StoreView
 from tests.crash.accounts import check, read_notes, read_store, retired_below
 from tests.crash.scene import PRODUCERS_A_WRITER, SETTINGS, Scene
 from tests.crash.torture import DELETING
-from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -105,8 +104,9 @@ def _check_reader(store: Path) -> None:
         view.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(6000)
-@pytest.mark.parametrize("rounds", with_nightly([1], [100]))
+@pytest.mark.parametrize("rounds", [1, 100])
 def test_backups_under_full_load(rounds: int, tmp_path: Path) -> None:
     """Writers, a named reader and retention go on; now and then all is killed before a backup.
 

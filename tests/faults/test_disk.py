@@ -122,7 +122,7 @@ def refusals(write_path: str) -> Iterator[tuple[str, Rule]]:
         yield name, Rule("fdatasync", error=code, keeps=write_path == "direct")
 
 
-@pytest.mark.parametrize("write_path", ["pool", "direct"])
+@pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
 def test_a_disk_that_refuses_to_write_or_to_sync(write_path: str, tmp_path: Path) -> None:
     """EIO, ENOSPC, EDQUOT, one after the other, on one store that is never restarted."""
     with faulty_store(tmp_path / "store", write_path) as sender:
@@ -154,6 +154,7 @@ def test_a_sender_that_fills_all_buffers_hears_why(tmp_path: Path) -> None:
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
+@pytest.mark.nightly
 def test_the_successor_of_a_flusher_killed_by_its_failed_sync_says_so(tmp_path: Path) -> None:
     """A flusher died of its failed sync before it could tell, and the disk still fails.
 

@@ -129,7 +129,7 @@ def _use(matrix: Matrix) -> str:
     return tried(use)
 
 
-@errors_of("EACCES", "ENOMEM")
+@errors_of("EACCES")
 def test_readers(error: str, tmp_path: Path) -> None:
     """A reader gets all messages, or an error of ours; the next reader gets all."""
     with bench(tmp_path / "store", **{**SETTINGS, "retention": {}}) as made:

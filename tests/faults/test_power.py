@@ -17,11 +17,12 @@ from tests.crash.scene import kill, pid_of
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.test_disk import CONFIG, Sender, faulty_store
 from tests.namespaces import with_tmpfs
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("write_path", ["pool", "direct"])
+@pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
 def test_after_a_power_cut_everything_flushed_is_there(write_path: str, tmp_path: Path, shm_root: Path) -> None:
     """Of each file only the synced part is left, and nothing of the memory.
 

@@ -115,6 +115,7 @@ def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) ->
     check(sender.noted, read_store(path), deaths=0)
 
 
+@pytest.mark.nightly
 def test_a_sync_that_fails_while_the_store_stops_is_repaired(tmp_path: Path) -> None:
     """The flusher wants bytes written again when the committer has drained and left.
 
