@@ -31,7 +31,7 @@ from commitlog.spark.launching.sessions import CHECKPOINTS, FAST, _cores
 from commitlog.spark.launching.worker_python import worker_python
 from tests.builders.hand_made import BEGIN_MS, small_store
 from tests.namespaces import on_a_host_called
-from tests.nightly import by_url_nightly
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import is_by_url, place_of
 from tests.spark_session import spark_home
 from tests.waiting import wait_until
@@ -203,13 +203,16 @@ spark.stop()
 
 
 @pytest.mark.usefixtures("quick_java")
+@pytest.mark.parametrize("defaults", with_nightly(["PYSPARK_SUBMIT_ARGS"], ["SPARK_CONF_DIR"]))
 def test_a_session_is_quiet_and_leaves_the_environment_alone(
-    tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
+    defaults: str, tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody stops the session, and its Python's path has a space.
 
     Spark's own look for Python does not find it there. The path of a socket must be short. A file
-    of defaults says what the call does not say. A time without a zone is in the session's.
+    of defaults says what the call does not say. A time without a zone is in the session's. With a
+    SPARK_CONF_DIR the JVM has another class path, and starts without the archive of classes: that
+    takes twice as long.
     """
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)  # the session of this worker has set it
     store = small_store(tmp_path / "store", rows=20)
@@ -226,7 +229,9 @@ sockets = len(os.listdir(sys.argv[2]))
 print(frame.count(), os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"], sockets > 0, sep="; ")
 print(spark.sparkContext.master, spark.sparkContext.appName, spark.conf.get("spark.sql.shuffle.partitions"))
 """
-    (tmp_path / "spark-defaults.conf").write_text("spark.master local[1]\nspark.app.name loud\n")
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("spark.master local[1]\nspark.app.name loud\n")
+    said_outside = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {file} pyspark-shell", "SPARK_CONF_DIR": str(tmp_path)}
     runtime = str(find_java().runtime)
     tenth = datetime.fromtimestamp(BEGIN_MS / 1000 + 20, ZoneInfo("Asia/Tokyo"))
     said = python(
@@ -236,7 +241,7 @@ print(spark.sparkContext.master, spark.sparkContext.appName, spark.conf.get("spa
         tenth.strftime("%Y-%m-%dT%H:%M:%S"),
         program=home / "bin" / "python",
         JAVA_HOME=runtime,
-        SPARK_CONF_DIR=str(tmp_path),
+        **{defaults: said_outside[defaults]},
         PYTHONPATH=f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}",
     )
     first, second = said.splitlines()
