@@ -13,6 +13,7 @@ import commitlog
 from commitlog import errors
 from tests.builders.timeless import without_times
 from tests.faults.bench import bench
+from tests.nightly import with_nightly
 
 DICE = random.Random(3)
 EQUAL = [DICE.randbytes(20) for _ in range(300)]
@@ -26,7 +27,7 @@ BODIES: dict[str, tuple[Any, list[bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("crc", with_nightly([True], [False]))
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("more", [{}, {"tags": "new", "headers": {"a": "ü"}, "wait": False}], ids=["plain", "more"])
 def test_it_is_what_single_sends_make(name: str, more: Any, crc: bool, tmp_path: Path) -> None:

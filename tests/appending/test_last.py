@@ -187,13 +187,14 @@ while True:
 """
 
 
-def test_a_sequence_goes_on_after_a_crash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writers", with_nightly([2], [4]))
+def test_a_sequence_goes_on_after_a_crash(writers: int, tmp_path: Path) -> None:
     """Writers that number their messages are killed one after the other.
 
     At the end no number is missing or doubled.
     """
     with commitlog.Store.open(tmp_path / "store", {"store": ONE_LANE}) as store:
-        for _ in range(4):
+        for _ in range(writers):
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path)], stdout=subprocess.PIPE)
             assert writer.stdout is not None
             for _ in range(10):

@@ -36,7 +36,7 @@ def settings(store: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-_NIGHTLY = ["more buffers", "fewer lanes, larger segments"]
+_NIGHTLY = ["more buffers", "direct from now on", "fewer lanes, larger segments"]
 
 
 @pytest.mark.parametrize("change", with_nightly([name for name in CHANGES if name not in _NIGHTLY], _NIGHTLY))

@@ -178,6 +178,7 @@ def test_segments_made_ahead_are_made_again(tmp_path: Path) -> None:
     case.is_whole()
 
 
+@pytest.mark.nightly
 def test_a_lane_without_its_directory_is_refused(tmp_path: Path) -> None:
     """With buffers or without."""
     case = Killed(tmp_path, 2)

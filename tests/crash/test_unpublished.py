@@ -124,6 +124,7 @@ def test_a_clean_stop_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monk
     looks_whole(path, sender)
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_a_direct_lane_that_the_pool_takes_over(tmp_path: Path) -> None:
     """The next start has the other write path, and the next writer dies when it has buffers.

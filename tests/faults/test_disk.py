@@ -194,6 +194,7 @@ def test_short_writes_and_lost_flushers_cost_nothing_but_time(tmp_path: Path) ->
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
+@pytest.mark.nightly
 def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path) -> None:
     """Messages are flushed as ever; the index and the positions follow when they can."""
     with faulty_store(tmp_path / "store") as sender:

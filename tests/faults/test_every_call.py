@@ -44,7 +44,7 @@ def errors_of(*quick: str, all_errors: tuple[str, ...] = ERRORS) -> pytest.MarkD
     return pytest.mark.parametrize("error", marked)
 
 
-@errors_of("EIO", SHORT, all_errors=(*ERRORS, SHORT))
+@errors_of("EIO", all_errors=(*ERRORS, SHORT))
 def test_stages_in_their_rounds(error: str, tmp_path: Path) -> None:
     """No stage dies, and each of their calls was struck."""
     with bench(tmp_path / "store", **SETTINGS) as made:

@@ -92,6 +92,7 @@ def test_a_stage_that_stands_still_has_no_second_beside_it(stage: str, tmp_path:
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
+@pytest.mark.nightly
 def test_an_orphan_that_stands_still_keeps_the_next_start_out(tmp_path: Path) -> None:
     """Its supervisor is dead, and it holds its lock: StoreRunning names it.
 

@@ -22,6 +22,7 @@ from commitlog.record.host import Host
 from commitlog.record.record import RecordEncoder
 from commitlog.shm.layout import STAGE_ROW_WORDS
 from tests.another_user import NOBODY, as_nobody, as_root, may_be_another_user
+from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
 from tests.command_line import run
 from tests.crash.scene import pid_of
@@ -76,7 +77,7 @@ def test_another_user_gets_at_nothing(shm_root: Path) -> None:
 @as_root
 def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
     """Also an empty directory, and also for root: its owner could put links into it."""
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    small_store(tmp_path / "store")
     (tmp_path / "empty").mkdir()
     for name in ("store", "empty"):
         os.chown(tmp_path / name, NOBODY, NOBODY)

@@ -20,6 +20,7 @@ from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.job import Job
 from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import parquet_files
+from tests.command_line import run
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
@@ -76,7 +77,7 @@ def check_report(report: dict[str, Any]) -> None:
     assert "exactly once" in Path(report["page"]).read_text(encoding="utf-8")
 
 
-def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
+def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Live input for some seconds, with kill -9 in the middle.
 
     The result is exactly once, exit code 0 and plain lines, and nothing is left.
@@ -99,9 +100,10 @@ def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path) -> None:
     assert {"process", "cpu", "memory"} <= {row["kind"] for row in table}
     assert {row["run"] for row in table} == {report["settings"]["run"]}
     assert not list((tmp_path / "run/out").glob("*warm-up*"))
-    with running(tmp_path) as again:
-        assert again.wait(60) == 1
-    assert "holds another run" in said(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    again = run("ingest", "--store", "run/store", "--out", "run/out")
+    assert again.returncode == 1
+    assert b"holds another run" in again.stderr
 
 
 @pytest.mark.nightly
@@ -230,14 +232,17 @@ def refuse(path: Path) -> None:
         (["--config", "missing.toml"], "missing.toml: can't be read"),
     ],
 )
-def test_refusals_leave_nothing_behind(tmp_path: Path, options: list[str], error: str) -> None:
+def test_refusals_leave_nothing_behind(
+    tmp_path: Path, options: list[str], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line, exit code 1, no directory and no pool."""
     (tmp_path / "file").write_text("")
     (tmp_path / "anybodys").mkdir()
     (tmp_path / "anybodys").chmod(0o777)
-    with running(tmp_path, *options) as process:
-        assert process.wait(60) == 1
-    lines = [line for line in said(tmp_path).splitlines() if line.startswith("commitlog: ")]
+    monkeypatch.chdir(tmp_path)
+    done = run("ingest", "--store", "run/store", "--out", "run/out", *options)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.decode().splitlines() if line.startswith("commitlog: ")]
     assert len(lines) == 1
     assert error in lines[0]
-    assert sorted(os.listdir(tmp_path)) == ["anybodys", "file", "said"]
+    assert sorted(os.listdir(tmp_path)) == ["anybodys", "file"]

@@ -26,6 +26,7 @@ from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
 from commitlog.shm.statistics import Histogram
 from tests.browser import BROWSER, browse
+from tests.nightly import with_nightly
 
 SECONDS = 20
 
@@ -126,7 +127,7 @@ def test_a_run_in_words(job: Job) -> None:
     assert "error        the Spark process died" in text
 
 
-@pytest.mark.parametrize("verdict", [EXACTLY_ONCE, "producer 0: " + "very " * 100 + "wrong"])
+@pytest.mark.parametrize("verdict", with_nightly(["producer 0: " + "very " * 100 + "wrong"], [EXACTLY_ONCE]))
 def test_a_run_that_never_began(job: Job, tmp_path: Path, verdict: str) -> None:
     """No message, no batch, no second: a report and a picture all the same."""
     facts: dict[str, Any] = report.build(job, Verdict(verdict, 0, ()))
@@ -167,7 +168,7 @@ def test_processes_that_did_not_run_are_not_shown(job: Job) -> None:
     assert '<th scope="row">server</th>' not in text
 
 
-@pytest.mark.parametrize("verdict", [EXACTLY_ONCE, "producer 0: <7> of 9 messages missing"])
+@pytest.mark.parametrize("verdict", with_nightly(["producer 0: <7> of 9 messages missing"], [EXACTLY_ONCE]))
 def test_a_page_of_a_run_that_went_wrong(job: Job, verdict: str) -> None:
     """What is wrong is red and stands first. Whatever is in it, it is text, not HTML."""
     job.errors.append("</p><script>alert($run)</script>")

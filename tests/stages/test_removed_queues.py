@@ -12,6 +12,7 @@ from commitlog.errors import DataLoss
 from commitlog.inspecting.verify import verify_store
 from tests.command_line import run
 from tests.crash.scene import kill, pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "flusher": {"positions_interval_ms": 100}}
@@ -74,7 +75,7 @@ def test_queues_removed_after_retention_come_back(tmp_path: Path) -> None:
     assert verify_store(path).good
 
 
-@pytest.mark.parametrize("max_bytes", [0, 1 << 18], ids=["nothing deleted", "after retention"])
+@pytest.mark.parametrize("max_bytes", with_nightly([0], [1 << 18]), ids=["nothing deleted", "after retention"])
 def test_a_queue_removed_from_a_killed_dispatcher_comes_back(max_bytes: int, tmp_path: Path) -> None:
     """The next dispatcher does not know the queue: it has no entry before the next one."""
     config = {**CONFIG, "retention": {"interval_ms": 50, "max_bytes": max_bytes}}
@@ -98,7 +99,7 @@ def test_a_queue_removed_from_a_killed_dispatcher_comes_back(max_bytes: int, tmp
     assert verify_store(path).good
 
 
-@pytest.mark.parametrize("removed", ["consumequeue", "consumequeue/orders"])
+@pytest.mark.parametrize("removed", with_nightly(["consumequeue"], ["consumequeue/orders"]))
 def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) -> None:
     """The next producer goes on where the last one was.
 

@@ -95,6 +95,16 @@ def store(tmp_path: Path) -> Iterator[commitlog.Store]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    """The same for tests that leave it as they found it: its lanes are free, nothing is noted."""
+    with commitlog.Store.open(tmp_path_factory.mktemp("shared") / "store", QUICK) as opened:
+        with opened.producer() as producer:
+            producer.send("t", b"x").wait("flushed", 60)
+        expect_good(opened.path)
+        yield opened
+
+
 def snapshot_of(store: commitlog.Store) -> StoreSnapshot:
     """A snapshot with room enough."""
     with StoreWatch(store.path, only_health=True) as watch:
@@ -114,20 +124,20 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> StoreSnapshot:
 # ---- the store and its processes ---------------------------------------------------------------
 
 
-def test_a_stage_that_stands_still(store: commitlog.Store) -> None:
+def test_a_stage_that_stands_still(shared_store: commitlog.Store) -> None:
     for stage in STAGES:
-        with halted(pid_of(store.path, stage)):
-            reason = expect(store.path, "stage-silent", stage=stage)
+        with halted(pid_of(shared_store.path, stage)):
+            reason = expect(shared_store.path, "stage-silent", stage=stage)
             assert reason.text.startswith(f"the {stage} has given no heartbeat for ")
-        expect_good(store.path)
+        expect_good(shared_store.path)
 
 
-def test_a_supervisor_that_stands_still(store: commitlog.Store) -> None:
+def test_a_supervisor_that_stands_still(shared_store: commitlog.Store) -> None:
     """The store is down, because nobody would start a dead stage again."""
-    with halted(pid_of(store.path, "")):
-        expect(store.path, "supervisor-silent")
-        assert look(store.path).status == "down"
-    expect_good(store.path)
+    with halted(pid_of(shared_store.path, "")):
+        expect(shared_store.path, "supervisor-silent")
+        assert look(shared_store.path).status == "down"
+    expect_good(shared_store.path)
 
 
 def test_a_stage_that_is_killed(store: commitlog.Store) -> None:
@@ -228,24 +238,24 @@ def test_the_same_fault_in_many_lanes_is_one_reason(good: StoreSnapshot) -> None
     assert reason.text == "lanes 0, 3: the flusher can't go on: EIO, Input/output error"
 
 
-def test_a_blocked_producer(store: commitlog.Store) -> None:
+def test_a_blocked_producer(shared_store: commitlog.Store) -> None:
     """All write buffers of a lane are full, because the committer stands still."""
-    with store.producer() as producer:
+    with commitlog.Producer(shared_store.path) as producer:
         filling = threading.Thread(target=lambda: [producer.send("t", bytes(10_000)) for _ in range(30)])
-        with halted(pid_of(store.path, "committer")):
+        with halted(pid_of(shared_store.path, "committer")):
             filling.start()
-            reason = expect(store.path, "producer-blocked", HealthLimits(blocked_ms=50), lanes=(0,))
+            reason = expect(shared_store.path, "producer-blocked", HealthLimits(blocked_ms=50), lanes=(0,))
             assert reason.text.startswith("lane 0: producers wait for a write buffer, for ")
         filling.join()
 
 
-def test_messages_that_are_not_flushed(store: commitlog.Store) -> None:
-    with store.producer() as producer:
-        with halted(pid_of(store.path, "flusher")):
+def test_messages_that_are_not_flushed(shared_store: commitlog.Store) -> None:
+    with commitlog.Producer(shared_store.path) as producer:
+        with halted(pid_of(shared_store.path, "flusher")):
             producer.send("t", b"late")
-            expect(store.path, "unflushed", HealthLimits(unflushed_ms=300), lanes=(0,))
+            expect(shared_store.path, "unflushed", HealthLimits(unflushed_ms=300), lanes=(0,))
         producer.flush(timeout=60)
-    assert "unflushed" not in codes(store.path, HealthLimits(unflushed_ms=1))
+    assert "unflushed" not in codes(shared_store.path, HealthLimits(unflushed_ms=1))
 
 
 def test_an_idle_lane_is_not_late_when_a_message_comes(store: commitlog.Store) -> None:
@@ -260,12 +270,12 @@ def test_an_idle_lane_is_not_late_when_a_message_comes(store: commitlog.Store) -
     assert found.unflushed_ms[0] < 3_500_000
 
 
-def test_messages_that_are_not_dispatched(store: commitlog.Store) -> None:
-    with store.producer() as producer:
-        with halted(pid_of(store.path, "dispatcher")):
+def test_messages_that_are_not_dispatched(shared_store: commitlog.Store) -> None:
+    with commitlog.Producer(shared_store.path) as producer:
+        with halted(pid_of(shared_store.path, "dispatcher")):
             producer.send("t", b"late").wait("flushed", 60)
-            expect(store.path, "undispatched", HealthLimits(undispatched_ms=300), lanes=(0,))
-        expect_good(store.path)
+            expect(shared_store.path, "undispatched", HealthLimits(undispatched_ms=300), lanes=(0,))
+        expect_good(shared_store.path)
 
 
 def test_noted_damage(store: commitlog.Store) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
@@ -253,6 +254,7 @@ def test_a_histogram_has_each_duration_below_its_limits(microseconds: list[int])
     assert sum(microseconds) * 7 / 8 - 1e-3 <= found.total * 1e6 <= sum(microseconds) + 1e-3
 
 
+@pytest.mark.leaves_pools
 def test_a_killed_stage_and_then_a_killed_store(tmp_path: Path) -> None:
     """Counters go on through a stage's death, and stay readable when everybody is dead."""
     store = commitlog.Store.open(tmp_path / "store", SMALL)
@@ -272,9 +274,9 @@ def test_a_killed_stage_and_then_a_killed_store(tmp_path: Path) -> None:
     assert killed.value("commitlog_lane_messages_total") == 2
     assert killed.value("commitlog_health_status", status="down") == 1
     assert not killed.values("commitlog_stage_cpu_seconds_total")
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
 
 
+@pytest.mark.nightly
 def test_a_collector_follows_a_store_through_stop_and_start(tmp_path: Path) -> None:
     """A stopped store has positions and topics, and no counters."""
     for round_ in (1, 2):

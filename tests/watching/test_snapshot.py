@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,23 @@ from tests.fake_clock import SetClock
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 
 
-def test_a_running_store(tmp_path: Path) -> None:
-    """Topics, readers, room, times and processes are all there."""
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store that runs, with two topics, a reader and a lane in use."""
+    path = tmp_path_factory.mktemp("running") / "store"
+    with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
         for topic in ("apples", "pears", "apples"):
             producer.send(topic, bytes(100))
         producer.flush(timeout=60)
-        with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
+        with commitlog.Reader(path, topic="apples", name="billing") as reader:
             reader.commit(next(iter(reader)))
-        with StoreWatch(store.path) as watch:
-            found = watch.snapshot()
+        yield path
+
+
+def test_a_running_store(running: Path) -> None:
+    """Topics, readers, room, times and processes are all there."""
+    with StoreWatch(running) as watch:
+        found = watch.snapshot()
     assert found.statistics.state == "running"
     assert [(one.topic, one.lane, one.messages) for one in found.topics] == [("apples", 0, 2), ("pears", 0, 1)]
     assert [(reader.name, reader.behind) for reader in found.readers] == [("billing", 1)]
@@ -52,28 +60,20 @@ def test_it_follows_a_store_through_its_stop(tmp_path: Path) -> None:
     assert [one.messages for one in stopped.topics] == [1]
 
 
-def test_the_time_since_a_flush_is_that_of_the_clock(tmp_path: Path) -> None:
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        producer.send("t", b"x")
-        producer.flush(timeout=60)
-        clock = SetClock()
-        with StoreWatch(store.path, clock) as watch:
-            earlier = watch.snapshot()
-            clock.pass_seconds(10)
-            later = watch.snapshot()
+def test_the_time_since_a_flush_is_that_of_the_clock(running: Path) -> None:
+    clock = SetClock()
+    with StoreWatch(running, clock) as watch:
+        earlier = watch.snapshot()
+        clock.pass_seconds(10)
+        later = watch.snapshot()
     assert later.seconds_since(earlier) == pytest.approx(10)
     ages = [lane.flushed_ms_ago for snapshot in (earlier, later) for lane in snapshot.statistics.lanes]
     assert ages == [ages[0], pytest.approx((ages[0] or 0) + 10_000)]
 
 
-def test_only_health_has_readers_and_no_topics(tmp_path: Path) -> None:
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        producer.send("t", b"x")
-        producer.flush(timeout=60)
-        with commitlog.Reader(store.path, topic="t", start="earliest", name="billing") as reader:
-            reader.commit()
-        with StoreWatch(store.path, only_health=True) as watch:
-            found = watch.snapshot()
+def test_only_health_has_readers_and_no_topics(running: Path) -> None:
+    with StoreWatch(running, only_health=True) as watch:
+        found = watch.snapshot()
     assert ([(reader.name, reader.behind) for reader in found.readers], found.topics, found.usage) == (
         [("billing", 1)],
         (),

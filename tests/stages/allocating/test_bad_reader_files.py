@@ -21,6 +21,7 @@ from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.crash.scene import pid_of
 from tests.faults.supervisor import patched_stages
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 SLOW_TOPIC = "a" * 60 + "b"
@@ -133,7 +134,7 @@ def check(store: HandMadeStore, caplog: pytest.LogCaptureFixture, warned: bool) 
     assert holders(needs, middle + 1) == {"good"}
 
 
-@pytest.mark.parametrize("kind", UNBELIEVABLE)
+@pytest.mark.parametrize("kind", with_nightly([kind for kind in UNBELIEVABLE if kind != "16 MiB"], ["16 MiB"]))
 def test_a_file_that_can_not_be_believed(store: HandMadeStore, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     bad_file(store).write_bytes(UNBELIEVABLE[kind](store.id))
     with pytest.raises(ReaderError, match=r"bad\.json: not the position of a reader"):
