@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """One fork in three comes where the first `send` lets go of the interpreter."""
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    """A running store whose lanes are free before each test."""
+    with commitlog.Store.open(tmp_path_factory.mktemp("shared") / "store", SMALL) as opened:
+        yield opened
+
+
 async def _awaited(receipt: Receipt) -> None:
     await receipt
 
@@ -61,12 +68,12 @@ def _said_in_child(calls: list[Callable[[], object]]) -> list[str]:
     return in_child(lambda: "\n".join(map(said, calls))).splitlines()
 
 
-def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
+def test_a_forked_child_waits_for_nothing(store: commitlog.Store) -> None:
     """Neither `flush` nor a receipt waits, even if the parent used its sockets before the fork.
 
     The child can see what is flushed. The parent goes on.
     """
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+    with commitlog.Producer(store.path) as producer:
         done = producer.send("t", b"x")
         done.wait("flushed", 60)
         flusher = int((store.path / "locks/flusher").read_text())
@@ -90,9 +97,9 @@ def test_a_forked_child_waits_for_nothing(tmp_path: Path) -> None:
         assert receipt.wait("flushed", 60).name == "PUT_OK"
 
 
-def test_the_child_has_producers_of_its_own(tmp_path: Path) -> None:
+def test_the_child_has_producers_of_its_own(store: commitlog.Store) -> None:
     """Beside its parent's, and the other way round."""
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+    with commitlog.Producer(store.path) as producer:
         producer.send("t", b"x").wait("flushed", 60)
 
         def send() -> str:
@@ -133,12 +140,12 @@ def test_a_producer_that_forked_and_is_killed_frees_its_lane(tmp_path: Path) -> 
             os.close(writing)
 
 
-def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
+def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path, store: commitlog.Store) -> None:
     """The child leaves its copy of a `with` block, which closes the store.
 
     By then the number of the pipe names another file in the child.
     """
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+    with commitlog.Producer(store.path) as producer:
         producer.send("t", b"x").wait("flushed", 60)
 
         def close() -> bool:
@@ -152,8 +159,7 @@ def test_a_child_that_closes_the_store_writes_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("forks", with_nightly([2], [12]))
-def test_a_fork_during_the_first_send_of_another_thread(forks: int, tmp_path: Path) -> None:
+def test_a_fork_during_the_first_send_of_another_thread(forks: int, store: commitlog.Store) -> None:
     """The child is refused. It once waited for a lock of the thread, which is not in the child."""
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
-        program = [sys.executable, "-c", FORK_DURING_THE_FIRST_SEND, str(store.path)]
-        assert [subprocess.run(program, timeout=60, check=False).returncode for _ in range(forks)] == [0] * forks
+    program = [sys.executable, "-c", FORK_DURING_THE_FIRST_SEND, str(store.path)]
+    assert [subprocess.run(program, timeout=60, check=False).returncode for _ in range(forks)] == [0] * forks

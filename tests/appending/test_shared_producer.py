@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import random
 import signal
@@ -16,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -28,20 +28,27 @@ from tests.children import in_child
 from tests.waiting import wait_until
 
 THREADS = 8
+_NUMBERS = itertools.count()
 
 
-@pytest.fixture(params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
+@pytest.fixture(scope="module", params=["pool", pytest.param("direct", marks=pytest.mark.nightly)])
+def store(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[commitlog.Store]:
     """A running store with small segments; nightly also one that is written directly.
 
-    Callers take turns in the same way in both.
+    Callers take turns in the same way in both. Each test has a producer and a topic of its own.
     """
     settings = {
         "store": {"segment_bytes": 1 << 16, "write_path": request.param},
         "producer": {"buffer_wait_ms": 100_000, "segment_wait_ms": 100_000},
     }
-    with commitlog.Store.open(tmp_path / "store", settings) as opened:
+    with commitlog.Store.open(tmp_path_factory.mktemp("shared") / "store", settings) as opened:
         yield opened
+
+
+@pytest.fixture
+def topic() -> str:
+    """One that no other test sends to."""
+    return f"t{next(_NUMBERS)}"
 
 
 @pytest.fixture
@@ -96,12 +103,12 @@ def in_threads(works: list[Callable[[], object]]) -> list[BaseException]:
     return raised
 
 
-def check(store: commitlog.Store, accepted: dict[str, list[tuple[int, bytes]]]) -> None:
+def check(store: commitlog.Store, topic: str, accepted: dict[str, list[tuple[int, bytes]]]) -> None:
     """What each thread had accepted is there once, where its receipt says, in the thread's order.
 
     No offset is missing.
     """
-    with commitlog.Reader(store.path) as reader:
+    with commitlog.Reader(store.path, topic=topic) as reader:
         found = [(message.offset, message.value) for message in reader]
     assert [offset for offset, _ in found] == list(range(len(found)))
     assert Counter(value for _, value in found) == Counter(value for pairs in accepted.values() for _, value in pairs)
@@ -111,12 +118,12 @@ def check(store: commitlog.Store, accepted: dict[str, list[tuple[int, bytes]]]) 
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_threads_share_a_producer(store: commitlog.Store) -> None:
+def test_threads_share_a_producer(store: commitlog.Store, topic: str) -> None:
     """Threads send single messages, batches and refused ones, over many segments.
 
     Every message is there once, and no thread is refused.
     """
-    producer = store.producer()
+    producer = commitlog.Producer(store.path)
     accepted: dict[str, list[tuple[int, bytes]]] = {f"{number}": [] for number in range(THREADS)}
 
     def work(name: str) -> None:
@@ -127,21 +134,22 @@ def test_threads_share_a_producer(store: commitlog.Store) -> None:
             kind = dice.randrange(20)
             if kind == 0:
                 with pytest.raises(errors.MessageTooLarge):
-                    producer.send("t", bytes(1 << 16))
+                    producer.send(topic, bytes(1 << 16))
             if kind == 1:
                 bodies = [body + b"%d" % part for part in range(3)]
-                receipt = producer.send_batch("t", bodies)
+                receipt = producer.send_batch(topic, bodies)
                 own += enumerate(bodies, receipt.offset)
             else:
-                own.append((producer.send("t", body).offset, body))
+                own.append((producer.send(topic, body).offset, body))
         producer.flush()
 
     assert not in_threads([partial(work, name) for name in accepted])
     assert all(len(pairs) >= 700 for pairs in accepted.values())
-    check(store, accepted)
+    check(store, topic, accepted)
+    producer.close()
 
 
-def test_who_comes_while_another_thread_is_inside_waits(store: commitlog.Store) -> None:
+def test_who_comes_while_another_thread_is_inside_waits(store: commitlog.Store, topic: str) -> None:
     """As long as that takes, also to close it."""
     producer = commitlog.Producer(store.path)
     body = Slow()
@@ -149,7 +157,7 @@ def test_who_comes_while_another_thread_is_inside_waits(store: commitlog.Store) 
 
     def send(name: str, body: bytes | bytearray) -> None:
         with contextlib.suppress(errors.ProducerClosed):  # the close may come before the second
-            offsets[name] = producer.send("t", body).offset
+            offsets[name] = producer.send(topic, body).offset
 
     first, second = (threading.Thread(target=send, args=each) for each in (("first", body), ("second", b"next")))
     first.start()
@@ -165,7 +173,7 @@ def test_who_comes_while_another_thread_is_inside_waits(store: commitlog.Store) 
         thread.join()
     assert offsets in ({"first": 0, "second": 1}, {"first": 0})
     with pytest.raises(errors.ProducerClosed):
-        producer.send("t", b"")
+        producer.send(topic, b"")
 
 
 def is_waiting(thread: threading.Thread) -> bool:
@@ -176,7 +184,7 @@ def is_waiting(thread: threading.Thread) -> bool:
     return frame is not None
 
 
-def test_a_close_beside_senders_loses_nothing(store: commitlog.Store) -> None:
+def test_a_close_beside_senders_loses_nothing(store: commitlog.Store, topic: str) -> None:
     """A call after the close gets ProducerClosed, and what was accepted before is there.
 
     Two threads may close it.
@@ -187,7 +195,7 @@ def test_a_close_beside_senders_loses_nothing(store: commitlog.Store) -> None:
     def work(name: str) -> None:
         for number in range(1_000_000):
             body = f"{name} {number}".encode()
-            accepted[name].append((producer.send("t", body).offset, body))
+            accepted[name].append((producer.send(topic, body).offset, body))
 
     def close() -> None:
         wait_until(lambda: all(len(pairs) > 50 for pairs in accepted.values()), "messages")
@@ -197,10 +205,10 @@ def test_a_close_beside_senders_loses_nothing(store: commitlog.Store) -> None:
     assert [type(error) for error in raised] == [errors.ProducerClosed] * 4
     with commitlog.Producer(store.path) as again:
         again.flush()
-        assert again.send("t", b"").offset == sum(map(len, accepted.values()))
+        assert again.send(topic, b"").offset == sum(map(len, accepted.values()))
         accepted["again"] = [(sum(map(len, accepted.values())), b"")]
         again.flush()
-    check(store, accepted)
+    check(store, topic, accepted)
 
 
 class Interrupted(Exception):
@@ -208,12 +216,12 @@ class Interrupted(Exception):
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlog.Store) -> None:
+def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlog.Store, topic: str) -> None:
     """The main thread is interrupted again and again.
 
     It and the others go on with the same producer.
     """
-    producer = store.producer()
+    producer = commitlog.Producer(store.path)
     accepted: dict[str, list[tuple[int, bytes]]] = {f"{number}": [] for number in range(3)}
     main: list[bytes] = []
     doubtful: list[bytes] = []
@@ -223,7 +231,7 @@ def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlo
         number = 0
         while not ended.is_set():
             body = f"{name} {number}".encode()
-            accepted[name].append((producer.send("t", body).offset, body))
+            accepted[name].append((producer.send(topic, body).offset, body))
             number += 1
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -236,7 +244,7 @@ def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlo
             number += 1
             try:
                 signal.setitimer(signal.ITIMER_VIRTUAL, random.random() * 0.000_5)
-                producer.send("t", body)
+                producer.send(topic, body)
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)
                 main.append(body)
             except Interrupted:
@@ -250,7 +258,7 @@ def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlo
         signal.signal(signal.SIGVTALRM, before)
     assert not raised
     producer.flush()
-    with commitlog.Reader(store.path) as reader:
+    with commitlog.Reader(store.path, topic=topic) as reader:
         found = [(message.offset, message.value) for message in reader]
     counts = Counter(value for _, value in found)
     assert [offset for offset, _ in found] == list(range(len(found)))
@@ -258,6 +266,7 @@ def test_interrupts_beside_other_threads_lose_and_double_nothing(store: commitlo
     assert all(counts[body] <= 1 for body in doubtful)
     assert all(found[offset][1] == body for pairs in accepted.values() for offset, body in pairs)
     assert len(found) == sum(counts[body] for body in main + doubtful) + sum(map(len, accepted.values()))
+    producer.close()
 
 
 def in_threads_beside(
@@ -279,12 +288,12 @@ def in_threads_beside(
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_a_signal_handler_may_send_while_another_thread_does(store: commitlog.Store) -> None:
+def test_a_signal_handler_may_send_while_another_thread_does(store: commitlog.Store, topic: str) -> None:
     """It waits for that thread.
 
     Only inside a call of its own thread it is refused, and that call goes on.
     """
-    producer = store.producer()
+    producer = commitlog.Producer(store.path)
     accepted: dict[str, list[tuple[int, bytes]]] = {"thread": [], "handler": []}
     ended = threading.Event()
     inside: list[errors.ConcurrentUse] = []
@@ -293,12 +302,12 @@ def test_a_signal_handler_may_send_while_another_thread_does(store: commitlog.St
         number = 0
         while not ended.is_set():
             body = b"thread %d" % number
-            accepted["thread"].append((producer.send("t", body).offset, body))
+            accepted["thread"].append((producer.send(topic, body).offset, body))
             number += 1
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         body = b"handler %d" % len(accepted["handler"])
-        accepted["handler"].append((producer.send("t", body).offset, body))
+        accepted["handler"].append((producer.send(topic, body).offset, body))
 
     def be_signalled() -> None:
         for _ in range(300):
@@ -314,34 +323,38 @@ def test_a_signal_handler_may_send_while_another_thread_does(store: commitlog.St
     before = signal.signal(signal.SIGUSR1, handle)
     try:
         assert not in_threads_beside([work], be_signalled, ended.set)
-        accepted["main"] = [(producer.send("t", Signalling()).offset, b"main")]
+        accepted["main"] = [(producer.send(topic, Signalling()).offset, b"main")]
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(inside) == 1
     assert len(accepted["handler"]) == 300
     producer.flush()
-    check(store, accepted)
+    check(store, topic, accepted)
+    producer.close()
 
 
-def test_a_child_that_is_forked_while_a_thread_is_inside_does_not_wait_for_it(store: commitlog.Store) -> None:
+def test_a_child_that_is_forked_while_a_thread_is_inside_does_not_wait_for_it(
+    store: commitlog.Store, topic: str
+) -> None:
     """The child learns that the thread and the producer are its parent's.
 
     It may make a producer of its own.
     """
-    producer = store.producer()
+    producer = commitlog.Producer(store.path)
     body = Slow()
-    first = threading.Thread(target=producer.send, args=("t", body))
+    first = threading.Thread(target=producer.send, args=(topic, body))
     first.start()
     assert body.is_inside.wait(100)
-    for call in (lambda: producer.send("t", b""), producer.close):
+    for call in (lambda: producer.send(topic, b""), producer.close):
         said = in_child(call)
         assert said.startswith("ForkedProducer") or said == "None"
 
     def use_own() -> str:
         with commitlog.Producer(store.path) as own:
-            return own.send("t", b"").wait("flushed").name
+            return own.send(topic, b"").wait("flushed").name
 
     assert in_child(use_own) == "PUT_OK"
     body.may_go_on.set()
     first.join()
-    assert producer.send("t", b"").offset == 1
+    assert producer.send(topic, b"").offset == 1
+    producer.close()
