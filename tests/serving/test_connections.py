@@ -18,7 +18,7 @@ from commitlog.serving.server import Server
 from commitlog.serving.settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
-from tests.served import forget_connection
+from tests.served import by_url, forget_connection, place_of
 
 
 @pytest.fixture
@@ -85,8 +85,9 @@ def test_a_forked_child_is_told_what_to_do(server: Server) -> None:
     assert "spawn" in said
 
 
-def test_hosts_are_tried_in_turn(store: HandMadeStore, server: Server) -> None:
-    url = f"commitlog://127.0.0.1:{closed_port()},127.0.0.1:{server.ports[0]}/store"
+def test_hosts_are_tried_in_turn(store: HandMadeStore, served_base: str) -> None:
+    with by_url(served_base):
+        url = place_of(store.path).replace("://", f"://127.0.0.1:{closed_port()},")
     assert rows(url) == store.rows("orders")
     forget_connection(parse_address(url))
 

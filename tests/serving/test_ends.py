@@ -16,10 +16,9 @@ import pytest
 
 from commitlog.errors import ServerUnavailable
 from commitlog.planning.address import parse_address
-from commitlog.serving.server import Server
-from tests.builders.hand_made import small_store
+from tests.builders.hand_made import HandMadeStore, small_store
 from tests.serving.asking import address_of, ask, client_of, server_of
-from tests.serving.test_limits import endless, large, server  # noqa: F401  # fixtures
+from tests.serving.test_limits import endless, large  # noqa: F401  # a fixture
 from tests.waiting import wait_until
 
 
@@ -47,9 +46,9 @@ def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
             process.wait(60)
 
 
-def test_a_server_that_is_killed_in_the_middle_of_a_stream(server: Server) -> None:  # noqa: F811
+def test_a_server_that_is_killed_in_the_middle_of_a_stream(large: HandMadeStore) -> None:  # noqa: F811
     """The task hears of it, and is retried: the process is back on its port, with the same rows."""
-    with client_of(address_of(server)) as client:
+    with server_of([large.path]) as server, client_of(address_of(server)) as client:
         ticket = client.ticket("large")
         rows = client.rows(ticket)
         stream = client.batches(endless(ticket, rows=24))
@@ -67,7 +66,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_stream(server: Server) -> No
 def test_each_process_has_a_port_that_clients_are_told(tmp_path: Path) -> None:
     """Also after one of them was killed. What clients have used stays counted."""
     store = small_store(tmp_path / "store")
-    with server_of([store.path], processes=2) as server, client_of(address_of(server)) as client:  # noqa: F811
+    with server_of([store.path], processes=2) as server, client_of(address_of(server)) as client:
         ports = server.ports
         assert len(set(ports)) == 2
         wait_until(lambda: tuple(client.look().ports) == ports)
@@ -103,7 +102,7 @@ def test_the_command_ends_with_sigterm(tmp_path: Path) -> None:
 def test_the_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """The parent can't end them then: they see that it is gone."""
     store = small_store(tmp_path / "store")
-    with command(str(store.path), "--processes", "2") as (process, urls), client_of(parse_address(urls[0])) as client:
+    with command(str(store.path)) as (process, urls), client_of(parse_address(urls[0])) as client:
         children = processes_of(process.pid)
         client.look()
         process.send_signal(signal.SIGKILL)

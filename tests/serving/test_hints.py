@@ -15,6 +15,7 @@ from commitlog.errors import CommitLogError
 from commitlog.serving.access import Access, add_token
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.nightly import with_nightly
 from tests.serving.asking import Certificates, address_of, server_of
 
 Door = Callable[..., Any]
@@ -89,7 +90,7 @@ def test_what_can_be_given_is_named(
         assert f"{ca_file}: it is for commitlog+tls://" in refusal(door, plain, ca_file=own)
 
 
-@pytest.mark.parametrize("names", DOORS)
+@pytest.mark.parametrize("names", with_nightly([*DOORS][-1:], [*DOORS][:-1]))
 def test_a_certificate_of_the_client_is_named(names: str, shared: HandMadeStore, certificates: Certificates) -> None:
     door, (_, _, cert_file, key_file) = DOORS[names], names.strip().split(", ")
     certificate, key = certificates.make("hints")

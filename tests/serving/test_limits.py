@@ -45,7 +45,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> HandMadeStore:
     return store
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(large: HandMadeStore) -> Iterator[Server]:
     with server_of([large.path]) as running:
         yield running
@@ -172,12 +172,12 @@ def test_connections_that_say_nothing_or_nonsense_are_ended(tmp_path: Path, cert
 
 def test_a_large_message_of_a_client_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not taken into memory first, to be refused then: the connection is ended."""
-    monkeypatch.setattr(connection, "ANSWER_SECONDS", 3.0)  # gRPC tries again and again until then
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 1.0)  # gRPC tries again and again until then
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"
     token = add_token(tokens, Access("known"))
     with server_of([store.path], tokens=tokens) as server:
         with pytest.raises(ServerUnavailable):
-            ask(address_of(server), "look", "x" * (512 * MIB))
+            ask(address_of(server), "look", "x" * (128 * MIB))
         assert ask(address_of(server, token=token)) == ["store"]
 
 

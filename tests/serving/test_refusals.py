@@ -33,6 +33,7 @@ from commitlog.remote import connection, requests
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.serving.server import Server
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.served import by_url, place_of
 from tests.serving.asking import Certificates, address_of, ask, client_of, server_of
 from tests.waiting import wait_until
 
@@ -67,6 +68,12 @@ def mutual(shared: HandMadeStore, certificates: Certificates) -> Iterator[Server
     certificate, key = certificates.make("mutual")
     with server_of([shared.path], certificate=certificate, key=key, client_authority=certificates.authority) as server:
         yield server
+
+
+def served(path: Path, served_base: str) -> Address:
+    """Where the worker's server of any store has one, for tests that change their store."""
+    with by_url(served_base):
+        return parse_address(place_of(path))
 
 
 def refused(kind: type[CommitLogError], address: Address, action: str = "stores", request: object = None) -> str:
@@ -290,9 +297,9 @@ def test_offsets_that_the_store_has_not_yet(plain: Server) -> None:
     assert "offset 101 is beyond the store's end, 100" in checked(OffsetOutOfRange, caught.value)
 
 
-def test_offsets_that_the_store_has_no_more(tmp_path: Path) -> None:
+def test_offsets_that_the_store_has_no_more(tmp_path: Path, served_base: str) -> None:
     store = small_store(tmp_path / "store")
-    with server_of([store.path]) as server, client_of(address_of(server)) as client:
+    with client_of(served(store.path, served_base)) as client:
         ticket = client.ticket()
         store.lane(0).forget_before(3)
         store.publish()
@@ -301,11 +308,11 @@ def test_offsets_that_the_store_has_no_more(tmp_path: Path) -> None:
     assert "Option failOnDataLoss=false" in checked(DataLoss, caught.value)
 
 
-def test_another_store_at_the_place(tmp_path: Path) -> None:
+def test_another_store_at_the_place(tmp_path: Path, served_base: str) -> None:
     """The server notices; an old ticket is of a store that is gone, and a new one works."""
     path = tmp_path / "store"
     small_store(path)
-    with server_of([path]) as server, client_of(address_of(server)) as client:
+    with client_of(served(path, served_base)) as client:
         ticket = client.ticket()
         path.rename(tmp_path / "gone")  # the server may be writing there
         made_again = small_store(path, rows=7)
@@ -315,7 +322,7 @@ def test_another_store_at_the_place(tmp_path: Path) -> None:
         assert sorted(client.rows(client.ticket())) == made_again.rows("orders")
 
 
-def test_another_store_at_the_place_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+def test_another_store_at_the_place_in_the_middle_of_a_stream(tmp_path: Path, served_base: str) -> None:
     """Its records have the same sizes, and none of its rows come."""
 
     def make(name: str, value: bytes) -> None:
@@ -326,7 +333,7 @@ def test_another_store_at_the_place_in_the_middle_of_a_stream(tmp_path: Path) ->
 
     make("store", b"A")
     make("other", b"B")
-    with server_of([tmp_path / "store"]) as server, client_of(address_of(server)) as client:
+    with client_of(served(tmp_path / "store", served_base)) as client:
         asked = orjson.loads(client.ticket())
         asked["slices"] *= 20
         stream = client.batches(orjson.dumps(asked))
@@ -339,11 +346,11 @@ def test_another_store_at_the_place_in_the_middle_of_a_stream(tmp_path: Path) ->
     assert {value[:1] for batch in seen for value in batch["value"].to_pylist()} == {b"A"}
 
 
-def test_a_store_that_is_removed_while_it_is_served(tmp_path: Path) -> None:
+def test_a_store_that_is_removed_while_it_is_served(tmp_path: Path, served_base: str) -> None:
     """It says so, and goes on when the store is back."""
     path = tmp_path / "store"
     small_store(path)
-    with server_of([path]) as server, client_of(address_of(server)) as client:
+    with client_of(served(path, served_base)) as client:
         client.look()
         path.rename(tmp_path / "away")
         with pytest.raises(CommitLogError) as caught:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from commitlog.errors import CommitLogError, IllegalArgument, ServingRefused, St
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.settings import ServerSettings, listening_address, settings_of
 from tests.builders.hand_made import HandMadeStore
+from tests.command_line import run
 from tests.serving.asking import Certificates, server_of
 
 
@@ -105,13 +104,9 @@ def test_a_key_of_another_certificate(store: HandMadeStore, certificates: Certif
 
 
 def test_the_command_says_so_in_one_line(store: HandMadeStore) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "commitlog.cli", "serve", str(store.path), "--listen", "0.0.0.0:0"],
-        capture_output=True,
-        text=True,
-    )
+    done = run("serve", store.path, "--listen", "0.0.0.0:0")
     assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    assert done.stdout == b""
+    (line,) = done.stderr.decode().splitlines()
     assert "so it needs TLS" in line
     assert line.endswith("[IllegalArgument]")

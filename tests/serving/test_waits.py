@@ -30,14 +30,25 @@ LONG_MS = 60_000
 START, END = {"orders": {"0": 1}}, {"orders": {"0": 2}}
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    with commitlog.Store.open(tmp_path_factory.mktemp("waits") / "store") as opened:
+        yield opened
+
+
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[commitlog.Store]:
-    """A running store with a message of `orders`, where servers wait for long."""
+def store(running: commitlog.Store, orders: str, monkeypatch: pytest.MonkeyPatch) -> commitlog.Store:
+    """A running store with a message of topic `orders`, where servers wait for long."""
     monkeypatch.setattr(requests, "WAIT_MS_MAX", LONG_MS)
     monkeypatch.setattr(answers, "_LOOK_SECONDS", LONG_MS / 1000)
-    with commitlog.Store.open(tmp_path / "store") as running:
-        append(running, "orders")
-        yield running
+    append(running, orders)
+    return running
+
+
+@pytest.fixture
+def orders(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    return str(request.node.name)
 
 
 @pytest.fixture
@@ -48,12 +59,12 @@ def server(store: commitlog.Store) -> Iterator[FlightServer]:
 
 
 def append(store: commitlog.Store, topic: str) -> None:
-    with store.producer() as producer:
+    with commitlog.Producer(store.path) as producer:
         producer.send(topic, b"one").wait()
 
 
-def end_of(index: RemoteIndex) -> int:
-    return sum(queue.end for queue in index.ranges("orders").values())
+def end_of(index: RemoteIndex, topic: str) -> int:
+    return sum(queue.end for queue in index.ranges(topic).values())
 
 
 def url_of(server: FlightServer) -> str:
@@ -75,46 +86,50 @@ def during(wait: Callable[[], Any], act: Callable[[], None], server: FlightServe
         return waiting.result(LONG_MS / 1000)
 
 
-def test_an_idle_client_is_answered_when_there_is_something_new(server: FlightServer, store: commitlog.Store) -> None:
-    index = RemoteIndex(parse_address(url_of(server)), topics=("orders",))
+def test_an_idle_client_is_answered_when_there_is_something_new(
+    server: FlightServer, store: commitlog.Store, orders: str
+) -> None:
+    index = RemoteIndex(parse_address(url_of(server)), topics=(orders,))
     assert index.refresh(LONG_MS)  # the first look never waits
     assert not index.refresh()
     before = calls(server)
     for number in range(2, 5):
-        assert during(lambda: index.refresh(LONG_MS), lambda: append(store, "orders"), server)
-        assert end_of(index) == number
+        assert during(lambda: index.refresh(LONG_MS), lambda: append(store, orders), server)
+        assert end_of(index, orders) == number
     assert calls(server) == before + 3
 
 
-def test_the_client_of_a_quiet_topic_hears_nothing_of_others(server: FlightServer, store: commitlog.Store) -> None:
-    index = RemoteIndex(parse_address(url_of(server)), topics=("orders",))
+def test_the_client_of_a_quiet_topic_hears_nothing_of_others(
+    server: FlightServer, store: commitlog.Store, orders: str
+) -> None:
+    index = RemoteIndex(parse_address(url_of(server)), topics=(orders,))
     index.refresh()
 
     def act() -> None:
         for _ in range(5):
-            append(store, "other")
-        append(store, "orders")
+            append(store, f"{orders}-other")
+        append(store, orders)
 
     before = calls(server)
     assert during(lambda: index.refresh(LONG_MS), act, server)
     assert calls(server) == before + 1
-    append(store, "other")
+    append(store, f"{orders}-other")
     assert not index.refresh()
 
 
 def test_an_idle_stream_asks_once_and_waits(
-    server: FlightServer, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+    server: FlightServer, store: commitlog.Store, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_wait, "WAIT_MS_MAX", LONG_MS)
     monkeypatch.setattr(server_wait, "AT_ONCE_NS", LONG_MS * 1_000_000)
-    source = CommitLogDataSource({"path": url_of(server), "subscribe": "orders"})
+    source = CommitLogDataSource({"path": url_of(server), "subscribe": orders})
     of: StreamReader = source.streamReader(source.schema())
     start, most = of.initialOffset(), ReadAllAvailable()
     for _ in range(1 + server_wait.SHORT_WAITS):
         assert of.latestOffset(start, most) == start
     before = calls(server)
-    end = during(lambda: of.latestOffset(start, most), lambda: append(store, "orders"), server)
-    assert end["orders"] == {"0": 2}
+    end = during(lambda: of.latestOffset(start, most), lambda: append(store, orders), server)
+    assert end[orders] == {"0": 2}
     assert calls(server) == before + 1
     of.stop()
 
@@ -128,7 +143,7 @@ def test_rows_of_a_store_that_is_started_meanwhile(tmp_path: Path) -> None:
         index.refresh()
         with commitlog.Store.open(made.path) as store:
             append(store, "orders")
-            wait_until(lambda: index.refresh(500) and end_of(index) == 201)
+            wait_until(lambda: index.refresh(500) and end_of(index, "orders") == 201)
 
 
 def idle_round(clock: SetClock, sources: list[ServerWait]) -> list[int]:
@@ -175,20 +190,20 @@ def test_a_source_that_learns_of_others_from_a_batch() -> None:
 
 
 def test_rows_of_a_source_while_another_one_is_idle(
-    server: FlightServer, store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+    server: FlightServer, store: commitlog.Store, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a server would wait for a minute."""
     monkeypatch.setattr(server_wait, "WAIT_MS_MAX", LONG_MS)
-    append(store, "other")
+    append(store, f"{orders}-other")
     readers, ends = [], []
-    for topic in ("orders", "other"):
+    for topic in (orders, f"{orders}-other"):
         source = CommitLogDataSource({"path": url_of(server), "subscribe": topic})
         readers.append(source.streamReader(source.schema()))
         ends.append(readers[-1].initialOffset())
     for idle_rounds in range(20):
         if idle_rounds == 10:
-            append(store, "orders")
+            append(store, orders)
         ends = [reader.latestOffset(end, ReadAllAvailable()) for reader, end in zip(readers, ends, strict=True)]
-    assert ends[0]["orders"] == {"0": 2}
+    assert ends[0][orders] == {"0": 2}
     for reader in readers:
         reader.stop()
