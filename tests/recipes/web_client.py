@@ -30,9 +30,9 @@ class Service:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return {int(pid) for pid in children if _is_worker(int(pid))}
 
-    def connect(self) -> socket.socket:
+    def connect(self, patience: float = PATIENCE_SECONDS) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(patience)
         try:
             connection.connect(str(self.address))
         except OSError:
@@ -40,19 +40,19 @@ class Service:
             raise
         return connection
 
-    def post(self, key: str, value: bytes = b"one apple") -> int:
-        """The status of the answer, or 0 where the connection broke."""
+    def post(self, key: str, value: bytes = b"one apple", patience: float = PATIENCE_SECONDS) -> int:
+        """The status of the answer, or 0 where the connection broke or was silent for so long."""
         try:
-            return self.begin(key, value).end()
+            return self.begin(key, value, patience).end()
         except _ENDS:
             return 0
 
-    def begin(self, key: str, value: bytes) -> Request:
+    def begin(self, key: str, value: bytes, patience: float = PATIENCE_SECONDS) -> Request:
         """A request whose first byte a worker has been asked for.
 
         The rest has not been sent.
         """
-        return Request(self.connect(), key, value)
+        return Request(self.connect(patience), key, value)
 
 
 def _is_worker(pid: int) -> bool:
