@@ -405,6 +405,7 @@ closed.close()
     assert ids(live, topic, 1) == [1]
 
 
+@pytest.mark.nightly
 def test_the_end_of_a_program_that_owns_the_store(tmp_path: Path) -> None:
     """Rows are sent before the store stops."""
     code = f"""

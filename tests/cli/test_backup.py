@@ -117,6 +117,7 @@ def test_a_damaged_record(tmp_path: Path) -> None:
     assert run("verify", store.path, directory=tmp_path).stdout.endswith("\ngood\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_shared_memory_is_lost(shm_root: Path, tmp_path: Path) -> None:
     """What was flushed is there after the next start, and before it in a backup."""

@@ -26,7 +26,6 @@ from tests.faults.test_disk import CONFIG, faulty_store
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
-both_paths = pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
 all_ways = pytest.mark.parametrize("way", with_nightly(["pool"], ["write_direct", "direct"]))
 assert set(WAYS) == {"pool", "write_direct", "direct"}
 
@@ -126,7 +125,8 @@ def _killed_in_send(path: Path, write_path: str, way: str, environment: dict[str
     return deaths
 
 
-@both_paths
+@pytest.mark.nightly
+@pytest.mark.parametrize("write_path", ["pool", "direct"])
 def test_producers_killed_at_every_line_of_send(write_path: str, tmp_path: Path) -> None:
     """Every third line of four sends, one of them across segments; heirs go on without a gap.
 

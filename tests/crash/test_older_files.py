@@ -15,7 +15,6 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import PoolNotAdopted
 from commitlog.inspecting.verify import verify_store
 from tests.builders.killed import kill_store
-from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
@@ -97,10 +96,10 @@ def test_what_buffers_hold_is_written_back(tmp_path: Path, caplog: pytest.LogCap
 
 
 _HARMS = [(how, number) for how in ("missing", "empty", "zeros", "cut", "flipped") for number in (-1, -2)]
-_DAILY = [("cut", -1)]
 
 
-@pytest.mark.parametrize(("how", "number"), with_nightly(_DAILY, [harm for harm in _HARMS if harm not in _DAILY]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("how", "number"), _HARMS)
 def test_a_harmed_segment_is_written_back(
     how: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

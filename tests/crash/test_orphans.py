@@ -126,6 +126,7 @@ class LateOrphan(threading.Thread):
             wait_until(mark(self._path, "waits").exists, "the flusher to come for its lock")
 
 
+@pytest.mark.nightly
 def test_an_orphan_that_begins_late_is_waited_for(tmp_path: Path) -> None:
     """A stage is launched just before its supervisor is killed.
 

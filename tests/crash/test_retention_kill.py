@@ -111,10 +111,11 @@ def test_a_stage_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> None:
 
 
 @pytest.mark.leaves_pools
-def test_everything_killed_between_the_steps_of_a_deletion(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [POINTS[::3], pytest.param(POINTS, marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_everything_killed_between_the_steps_of_a_deletion(rules: list[Rule], tmp_path: Path) -> None:
     """The next start, which adopts the pool, completes it."""
     with deleting_store(tmp_path / "store") as sender:
-        for rule in POINTS[::2]:
+        for rule in rules:
             sender.faults.set(rule)  # the rule stays: no successor gets any further
             send_until(sender, rule.skip + 1)
             _start_after_killing_everything(sender)

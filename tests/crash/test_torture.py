@@ -12,15 +12,17 @@ from tests.crash import damage
 from tests.crash.scene import Scene
 from tests.crash.torture import chaos_of, on_a_small_disk, one_store, power_cuts
 from tests.crash.writer import KINDS
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
 
 
-def test_writers_of_every_kind_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("least", with_nightly([7], [12]))
+def test_writers_of_every_kind_lose_nothing(least: int, tmp_path: Path) -> None:
     """Kills and halts, while old segments are deleted."""
-    kills, events, messages = one_store(tmp_path, random.Random(3), 12, "pool", KINDS, deletes=True)
-    assert kills.total() >= 12
+    kills, events, messages = one_store(tmp_path, random.Random(3), least, "pool", KINDS, deletes=True)
+    assert kills.total() >= least
     assert messages > 100
     assert all(events[f"writer: {kind}"] for kind in KINDS)
 

@@ -223,6 +223,7 @@ def test_consume_queues_and_positions_that_fail_stop_nobody_else(tmp_path: Path)
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_a_direct_writer_hears_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own pwrite fails: nothing was appended, and the next send takes the same offset.

@@ -131,6 +131,7 @@ def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_ro
     assert not list(shm_root.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("late")
 def test_a_store_that_was_moved_keeps_its_pool(tmp_path: Path, shm_root: Path) -> None:
     """It looks like a stray only until it is started at its new place, where it loses nothing."""

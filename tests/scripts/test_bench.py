@@ -17,7 +17,6 @@ import pytest
 from scripts.benchmarks.__main__ import PARTS, ROOT, main
 from scripts.benchmarks.harness import Bench, Metric
 from scripts.benchmarks.settings import Settings
-from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 ABSENT = ("Kafka", "LMDB", "RocketMQ", "sixteen")  # what a quick run without other packages can't judge
@@ -41,14 +40,9 @@ def bench(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
-_NIGHTLY = ("append", "pipeline", "durable", "scale", "recover", "dispatch", "stages", "spark", "serve", "replicate")
-"""Parts that take most. The others go through all that is common to them; what these measure is
-tested where it is made, and a full run of scripts/bench is how their numbers are made anyway.
-"""
-
-
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", with_nightly([part for part in PARTS if part not in _NIGHTLY], _NIGHTLY))
+@pytest.mark.parametrize("part", PARTS)
 def test_a_part_runs(part: str, tmp_path: Path) -> None:
     """Tiny: every contestant takes its turns, every target finds its numbers."""
     report, pictures = tmp_path / "report.json", tmp_path / "pictures"

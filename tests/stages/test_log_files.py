@@ -43,6 +43,7 @@ def talkative(kind: Any) -> Any:
     return Talkative
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_logs_stay_small_and_last_words_are_found(tmp_path: Path) -> None:
     """Also those of a stage that is started again and again, and of its library's prints."""

@@ -147,7 +147,6 @@ def test_no_reload_without_a_supervisor(tmp_path: Path) -> None:
         store.reload(LITTLE)
     with pytest.raises(errors.StageFailed):
         store.close()
-    commitlog.Store.open(tmp_path / "store", SMALL).close()
 
 
 def test_a_disk_that_refuses(tmp_path: Path) -> None:

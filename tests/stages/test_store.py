@@ -319,6 +319,7 @@ def test_a_stop_that_is_hurried_says_what_is_true(tmp_path: Path) -> None:
     assert "stays in the pool" not in said
 
 
+@pytest.mark.nightly
 def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
     """As `close` would; the owner hears of it."""
     store = commitlog.Store.open(tmp_path / "store", SMALL)
@@ -442,6 +443,7 @@ def test_a_send_after_the_pool_was_removed_is_an_error(removed: str, tmp_path: P
         assert [message.value for message in reader] == [b"first"]
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> None:
     """Killed, copied beside the original, both started: the original loses nothing."""

@@ -152,15 +152,24 @@ def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
     assert b"[PageError]" in done.stderr
 
 
-def test_looks_have_what_the_page_shows(tmp_path: Path) -> None:
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
-        send(store, "orders", [b"one", b"two"])
+VALUES = [b"zero", b"\xff\x00", "é".encode() * 4000, b"three"]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a page of a store that runs, with VALUES in the topic `orders`."""
+    with commitlog.Store.open(tmp_path_factory.mktemp("served") / "store", SMALL) as store:
+        send(store, "orders", VALUES)
         with serving(store.path) as address:
-            first = ask(address, "/api/looks")["looks"]
-            later = ask(address, f"/api/looks?after={first[-1]['number']}")["looks"]
+            yield address
+
+
+def test_looks_have_what_the_page_shows(served: str) -> None:
+    first = ask(served, "/api/looks")["looks"]
+    later = ask(served, f"/api/looks?after={first[-1]['number']}")["looks"]
     look = first[-1]
     assert (look["store"]["state"], look["health"]["status"]) == ("running", "good")
-    assert [(topic["topic"], topic["messages"]) for topic in look["topics"]] == [("orders", 2)]
+    assert [(topic["topic"], topic["messages"]) for topic in look["topics"]] == [("orders", 4)]
     assert {stage["stage"] for stage in look["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
     assert later[0]["number"] == look["number"] + 1
 
@@ -182,18 +191,14 @@ def test_a_browser_shows_replicas_and_forwarders_where_there_are_any(tmp_path: P
         assert page.complaints == []
 
 
-def test_messages_from_an_offset_or_the_end(tmp_path: Path) -> None:
+def test_messages_from_an_offset_or_the_end(served: str) -> None:
     """Bytes that are no text come as base64, a long value is cut, a wrong question is answered."""
-    values = [b"zero", b"\xff\x00", "é".encode() * 4000, b"three"]
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
-        send(store, "orders", values)
-        with serving(store.path) as address:
-            everything = ask(address, "/api/messages?topic=orders")["messages"]
-            last = ask(address, f"/api/messages?topic=orders&start={quote('last 1')}")["messages"]
-            second = ask(address, "/api/messages?topic=orders&start=1&count=1&partition=0")["messages"]
-            unknown = ask(address, "/api/messages?topic=pears")
-            bad = ask(address, "/api/messages?topic=orders&start=nonsense")
-            odd = ask(address, "/api/messages?topic=orders&count=-5")
+    everything = ask(served, "/api/messages?topic=orders")["messages"]
+    last = ask(served, f"/api/messages?topic=orders&start={quote('last 1')}")["messages"]
+    second = ask(served, "/api/messages?topic=orders&start=1&count=1&partition=0")["messages"]
+    unknown = ask(served, "/api/messages?topic=pears")
+    bad = ask(served, "/api/messages?topic=orders&start=nonsense")
+    odd = ask(served, "/api/messages?topic=orders&count=-5")
     assert [message["offset"] for message in everything] == [0, 1, 2, 3]
     assert everything[0]["value"] == "zero"
     assert everything[1]["value_base64"] == "/wA="

@@ -32,6 +32,7 @@ from tests.crash.scene import kill, pid_of
 from tests.fake_clock import SetClock
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -184,7 +185,7 @@ def test_a_store_that_stops(store: commitlog.Store) -> None:
     assert codes(store.path) == {"stopped"}
 
 
-@pytest.mark.parametrize("end", [commitlog.Store.close, kill_store])
+@pytest.mark.parametrize("end", with_nightly([commitlog.Store.close], [kill_store]))
 def test_a_store_that_is_opened(tmp_path: Path, end: Callable[[commitlog.Store], object]) -> None:
     """A start waits for a stage of an earlier run: nothing can be sent yet."""
     path = tmp_path / "store"
