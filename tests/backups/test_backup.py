@@ -24,6 +24,7 @@ from commitlog.reading.view import StoreView
 from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.named_reader import billing
+from tests.nightly import with_nightly
 
 KEEPS = {"retention": {"reserved_hours": 1_000_000}}
 """The messages of stores made by hand are old."""
@@ -119,7 +120,7 @@ def test_all_that_the_backup_had_is_deleted(store: HandMadeStore, dest: Path) ->
     assert rows(dest) == rows(store.path) != []
 
 
-@pytest.mark.parametrize("had_a_backup", [False, True])
+@pytest.mark.parametrize("had_a_backup", with_nightly([False], [True]))
 def test_a_topic_whose_messages_are_deleted_keeps_its_next_offset(
     had_a_backup: bool, store: HandMadeStore, dest: Path
 ) -> None:

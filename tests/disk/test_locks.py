@@ -165,7 +165,7 @@ class _Interrupted(Exception):
     """What the handler of a signal raises."""
 
 
-def _storm(store: commitlog.Store) -> str:
+def _storm(store: commitlog.Store, turns: int) -> str:
     """Makes producers while signals interrupt them, at any moment that a timer of the kernel hits.
 
     Returns which lanes are free afterwards, and which locks are still open.
@@ -178,7 +178,7 @@ def _storm(store: commitlog.Store) -> str:
 
     signal.signal(signal.SIGALRM, handler)
     sys.unraisablehook = lambda _what: None  # it hits destructors, too
-    for turn in range(300):
+    for turn in range(turns):
         try:
             armed = True
             signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn % 100 * 0.00003)
@@ -192,9 +192,10 @@ def _storm(store: commitlog.Store) -> str:
     return f"{lease_all(store)} {locks} {hits > 0}"
 
 
-def test_signals_during_leases_lock_no_lane(store: commitlog.Store) -> None:
+@pytest.mark.parametrize("turns", with_nightly([100], [1000]))
+def test_signals_during_leases_lock_no_lane(turns: int, store: commitlog.Store) -> None:
     """A handler that raises, again and again: all lanes can be had by the same process."""
-    assert in_child(lambda: _storm(store)) == "[0, 1, 2, 3] [] True"
+    assert in_child(lambda: _storm(store, turns)) == "[0, 1, 2, 3] [] True"
 
 
 @pytest.mark.nightly

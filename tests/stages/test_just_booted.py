@@ -57,6 +57,7 @@ def test_the_first_message_does_not_wait_for_an_interval(stage: str, tmp_path: P
         assert made.lane(Lane.FLUSHED) == made.lane(Lane.WROTE)
 
 
+@pytest.mark.nightly
 def test_what_is_old_is_not_what_came_before_the_boot(tmp_path: Path) -> None:
     """Stages, producers and readers work at an uptime of a second.
 

@@ -77,6 +77,7 @@ def test_the_largest_segments_are_refused_before_anything_is_made(place: Path, t
     with_tmpfs(place, 64 * MIB, fail)
 
 
+@pytest.mark.nightly
 def test_a_store_from_a_larger_machine_is_refused_by_name(
     shm_root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_open_and_close_leave_a_stopped_store(tmp_path: Path, shm_root: Path) ->
     assert (tmp_path / "store/lanes/0/lock").read_bytes() == b"lock"
 
 
+@pytest.mark.nightly
 def test_a_second_owner_is_refused_by_name(tmp_path: Path) -> None:
     """The error names the pids and the way out; the first goes on."""
     again = "import commitlog, sys; commitlog.Store.open(sys.argv[1])"

@@ -164,6 +164,7 @@ def test_restarts_that_pile_up(store: commitlog.Store) -> None:
     assert health(found, HealthLimits(restarts=4)) == Health("good")
 
 
+@pytest.mark.nightly
 def test_a_killed_store(tmp_path: Path) -> None:
     store = commitlog.Store.open(tmp_path / "store", QUICK)
     kill_store(store)
@@ -356,6 +357,7 @@ def test_an_index_that_is_damaged(store: commitlog.Store) -> None:
 # ---- room --------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_too_full_for_retention(tmp_path: Path) -> None:
     """The allocator says so, and health passes it on."""
     with (

@@ -126,6 +126,7 @@ def test_a_running_store_stays_below_its_size(tmp_path: Path) -> None:
     assert [message.value for message in messages] == bodies[messages[0].offset :]
 
 
+@pytest.mark.nightly
 def test_an_index_that_follows_knows_what_was_deleted(tmp_path: Path) -> None:
     """An old index sees the same first and next offsets as one that is made now."""
     config = {
