@@ -189,6 +189,7 @@ def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
         wait_until(lambda: all(rounds_of(store, name) > rounds[name] for name in STAGES), "all to go on")
         assert {name: pid_of(store.path, name) for name in STAGES} == pids
         assert "gave no sign" not in log_of(store)
+        store.reload({**SMALL, "supervisor": {"hung_after_ms": 1000}})  # so that the next wait is short
         os.kill(pids["committer"], signal.SIGSTOP)
         wait_until(lambda: pid_of(store.path, "committer") not in (0, pids["committer"]), "another committer")
         assert "gave no sign" in log_of(store)
