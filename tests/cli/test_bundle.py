@@ -133,6 +133,21 @@ def put_what_looks_like_a_note(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_spark_checks")
+def test_no_message_of_a_stopped_store_is_in_it(store: HandMadeStore) -> None:
+    """Neither of its log nor of what was set aside from it; its numbers are there."""
+    for number in range(5):
+        value = f"{WORD} {number}".encode()
+        store.lane(0).append("orders", value, key=f"{WORD}-{number}", tags=WORD, properties={WORD: WORD})
+    store.publish()
+    put_what_looks_like_a_note(store.path)
+    files, _ = bundle(store.path, store.path.parent / "help.tar.gz")
+    assert_no_word(files)
+    assert {topic["topic"] for topic in orjson.loads(files["topics.json"])["topics"]} == {"orders", "other"}
+    assert {"store.json", "lanes/0/positions"} <= set(files)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("quick_spark_checks")
 def test_a_part_that_fails(store: HandMadeStore) -> None:
     """Its error is in its place, and standard error names it; the other parts are there.
 
