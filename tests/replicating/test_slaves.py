@@ -26,6 +26,7 @@ from tests.builders.slave import Slave, slave_port
 from tests.waiting import wait_until
 
 SEGMENT = 1 << 16
+Replicated = tuple[commitlog.Store, commitlog.Producer]
 
 
 def config(store: dict[str, Any] | None = None, **replication: Any) -> dict[str, Any]:
@@ -34,10 +35,29 @@ def config(store: dict[str, Any] | None = None, **replication: Any) -> dict[str,
 
 
 @contextmanager
-def replicated(path: Path, **replication: Any) -> Iterator[tuple[commitlog.Store, commitlog.Producer]]:
+def replicated(path: Path, **replication: Any) -> Iterator[Replicated]:
     with commitlog.Store.open(path, config(**replication)) as store, store.producer() as producer:
         producer.send("t", b"the first")
         yield store, producer
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    with commitlog.Store.open(tmp_path_factory.mktemp("slaves") / "store", config()) as opened:
+        opened.statistics()  # it keeps a descriptor
+        yield opened
+
+
+@contextmanager
+def shared(running: commitlog.Store) -> Iterator[Replicated]:
+    """One store for tests that ask nothing about its replica's past, and a producer of the test.
+
+    It is no fixture, because pytest would keep the producer, and so its descriptor.
+    """
+    with commitlog.Producer(running.path) as producer:
+        in_sync(running, 0)
+        producer.send("t", b"the first")
+        yield running, producer
 
 
 def fill(producer: commitlog.Producer, count: int = 300) -> int:
@@ -76,9 +96,9 @@ def following(slave: Slave) -> Iterator[None]:
         thread.join()
 
 
-def test_a_slave_gets_the_log_byte_for_byte(tmp_path: Path) -> None:
+def test_a_slave_gets_the_log_byte_for_byte(running: commitlog.Store) -> None:
     """Also the zeros behind a BLANK; no frame crosses the end of a segment."""
-    with replicated(tmp_path / "store") as (store, producer), Slave(slave_port(store.path)) as slave:
+    with shared(running) as (store, producer), Slave(slave_port(store.path)) as slave:
         end = fill(producer)
         slave.follow(end)
         assert bytes(slave.log) == log_of(store.path, end)
@@ -102,9 +122,9 @@ def test_a_slave_goes_on_where_it_was(tmp_path: Path) -> None:
         assert wait_until(lambda: replica(store.path).connects == 2)
 
 
-def test_messages_are_replicated_when_the_slave_has_them(tmp_path: Path) -> None:
+def test_messages_are_replicated_when_the_slave_has_them(running: commitlog.Store) -> None:
     """By wait, done, flush, await and callbacks."""
-    with replicated(tmp_path / "store") as (store, producer), Slave(slave_port(store.path)) as slave:
+    with shared(running) as (store, producer), Slave(slave_port(store.path)) as slave:
         with following(slave):
             receipt = producer.send("t", b"x")
             in_sync(store)
@@ -127,8 +147,8 @@ def in_sync(store: commitlog.Store, count: int = 1) -> None:
     wait_until(lambda: store.statistics().lanes[0].in_sync == count, f"{count} in sync")
 
 
-def test_who_waits_without_a_replica_is_told_at_once(tmp_path: Path) -> None:
-    with replicated(tmp_path / "store") as (_, producer):
+def test_who_waits_without_a_replica_is_told_at_once(running: commitlog.Store) -> None:
+    with shared(running) as (_, producer):
         receipt = producer.send("t", b"x")
         with pytest.raises(errors.ReplicaNotAvailable, match="0 of 1 replicas are in sync") as refused:
             receipt.wait("replicated")
@@ -141,9 +161,9 @@ def test_who_waits_without_a_replica_is_told_at_once(tmp_path: Path) -> None:
             asyncio.run(wait_for_it(producer))
 
 
-def test_a_replica_that_is_slow_is_a_timeout(tmp_path: Path) -> None:
+def test_a_replica_that_is_slow_is_a_timeout(running: commitlog.Store) -> None:
     """The message is flushed here, and the slave may still get it."""
-    with replicated(tmp_path / "store") as (store, producer), Slave(slave_port(store.path)) as slave:
+    with shared(running) as (store, producer), Slave(slave_port(store.path)) as slave:
         slave.follow(fill(producer))
         in_sync(store)
         receipt = producer.send("t", b"x")
@@ -226,8 +246,8 @@ def test_a_store_without_replicas_has_no_such_level(tmp_path: Path) -> None:
     ("request_at", "why"),
     [(1 << 40, "it has another log, or more than this store"), (-5, "too far behind"), (1, None)],
 )
-def test_a_slave_asks_for_what_is_not_there(tmp_path: Path, request_at: int, why: str | None) -> None:
-    with replicated(tmp_path / "store") as (store, producer):
+def test_a_slave_asks_for_what_is_not_there(running: commitlog.Store, request_at: int, why: str | None) -> None:
+    with shared(running) as (store, producer):
         fill(producer)
         slave = Slave(slave_port(store.path), request_at)
         if why is None:  # RocketMQ's way to ask for the whole history
@@ -239,13 +259,13 @@ def test_a_slave_asks_for_what_is_not_there(tmp_path: Path, request_at: int, why
         slave.close()
 
 
-def test_an_acknowledgement_beyond_what_was_sent_ends_the_connection(tmp_path: Path) -> None:
-    with replicated(tmp_path / "store") as (store, producer), Slave(slave_port(store.path)) as slave:
+def test_an_acknowledgement_beyond_what_was_sent_ends_the_connection(running: commitlog.Store) -> None:
+    with shared(running) as (store, producer), Slave(slave_port(store.path)) as slave:
         end = fill(producer)
         slave.follow(end)
         slave.acknowledge(end + 1)
         assert slave.is_turned_out()
-        assert "it follows another log" in wait_until(lambda: replica(store.path).refusal)
+        assert wait_until(lambda: "it follows another log" in replica(store.path).refusal)
 
 
 def test_what_retention_has_deleted(tmp_path: Path) -> None:
@@ -282,8 +302,8 @@ def test_heartbeats_keep_a_connection_and_silence_ends_it(tmp_path: Path) -> Non
         assert slave.is_turned_out()
 
 
-def test_garbage_ends_a_connection_and_harms_no_other(tmp_path: Path) -> None:
-    with replicated(tmp_path / "store") as (store, producer), Slave(slave_port(store.path)) as slave:
+def test_garbage_ends_a_connection_and_harms_no_other(running: commitlog.Store) -> None:
+    with shared(running) as (store, producer), Slave(slave_port(store.path)) as slave:
         with socket.create_connection(("127.0.0.1", slave_port(store.path))) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
             stranger.settimeout(60)
