@@ -71,7 +71,7 @@ def _forwards(path: Path, pid: int) -> bool:
 
 
 def test_a_killed_forwarder_doubles_and_loses_nothing(tmp_path: Path, kafka: Broker) -> None:
-    killed_many_times(tmp_path / "store", kafka, 2)
+    killed_many_times(tmp_path / "store", kafka, 1)
 
 
 @pytest.mark.nightly

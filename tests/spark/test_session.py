@@ -323,6 +323,7 @@ def test_lag() -> None:
     assert commitlog.spark.lag(None) == commitlog.spark.lag({"sources": [{"endOffset": None}]}) == {}
 
 
+@pytest.mark.nightly  # daily a path becomes absolute (test_options.py), and planning has a process of its own
 @by_url_nightly
 @pytest.mark.usefixtures("both_ways", "quick_java")
 def test_executors_of_their_own(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import commitlog
 import commitlog.spark
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
-from tests.nightly import by_url_nightly
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import place_of
 from tests.waiting import wait_until
 
@@ -186,7 +186,8 @@ with commitlog.Producer(sys.argv[1]) as producer:
 
 
 @by_url_nightly
-def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", with_nightly([1], [3]))
+def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path, kills: int) -> None:
     """kill -9 while rows are sent: each accepted row once, none of a half message, types whole."""
     config = {"store": {"segment_bytes": 1 << 18}}
     sink = Batches()
@@ -194,7 +195,7 @@ def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> N
         store.create_topic("orders", "id BIGINT NOT NULL, name STRING")
         query = stream(spark, store.path, tmp_path / "checkpoint", sink, maxRowsPerTrigger=50_000).start()
         try:
-            for turn in range(3):
+            for turn in range(kills):
                 notes = tmp_path / f"notes-{turn}"
                 command = [sys.executable, "-c", SENDER, str(store.path), str(turn * 1_000_000), str(notes)]
                 sender = subprocess.Popen(command)
@@ -204,7 +205,7 @@ def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> N
             with store.producer() as last:
                 last.send_rows("orders", [{"id": -1}])
                 last.flush(timeout=60)
-            accepted = [int((tmp_path / f"notes-{turn}").read_text().split()[-1]) for turn in range(3)]
+            accepted = [int((tmp_path / f"notes-{turn}").read_text().split()[-1]) for turn in range(kills)]
             wait_until(lambda: -1 in sink.all and len(sink.all) > sum(end % 1_000_000 for end in accepted))
             wait_until(lambda: len(sink.all) == commitlog.read_arrow(store.path, "orders").read_all().num_rows)
         finally:
