@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(core is None, reason="the native core is not the
 
 SEGMENT_BYTES = 1 << 22
 SOME = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 MANY = settings(SOME, max_examples=10_000)
 

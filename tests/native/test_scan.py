@@ -28,7 +28,7 @@ if core is None:
 BUFFER_START, LANE = 1 << 20, 3
 HOSTS = [Host.of("127.0.0.1", 5), Host.of("2001:db8::1", 6)]
 
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=10_000, phases=[Phase.generate, Phase.shrink])
 
 
