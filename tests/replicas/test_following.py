@@ -29,7 +29,7 @@ def test_a_copy_has_the_same_bytes_and_the_same_consume_queues(scene: Scene) -> 
 def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
     with scene.open() as store, scene.follower():
         producer = store.producer()
-        producer.send("orders", b"first")
+        producer.send("orders", b"first").wait("flushed", 60)  # a copy has all of a store without a byte
         await_copy(scene)
         producer.send("orders", b"second").wait("replicated", timeout=60)
         with commitlog.Reader(scene.copy, topic="orders", follow=True) as reader:
@@ -42,7 +42,7 @@ def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
 def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None:
     with scene.open() as store, scene.follower():
         producer = store.producer()
-        producer.send("orders", b"first")
+        producer.send("orders", b"first").wait("flushed", 60)  # a copy has all of a store without a byte
         await_copy(scene)
         wait_until(lambda: f"replica of localhost:{scene.port}, 0 ms behind" in stat_of(scene), "it has all")
         assert health_of(scene) == Health("good")
@@ -71,7 +71,7 @@ def stat_of(scene: Scene) -> str:
 def test_a_backup_of_a_running_copy_is_a_backup_of_the_store(scene: Scene) -> None:
     with scene.open() as store, scene.follower():
         producer = store.producer()
-        producer.send("orders", b"first")
+        producer.send("orders", b"first").wait("flushed", 60)  # a copy has all of a store without a byte
         await_copy(scene)
         assert backup(scene.copy, scene.path / "backup").good
     assert log_of(scene.path / "backup") == log_of(scene.primary)
