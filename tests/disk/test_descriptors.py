@@ -158,6 +158,15 @@ def test_a_limit_of_file_sizes_below_a_lanes_buffers_is_an_error_by_name(tmp_pat
         assert "ulimit -f" in said
 
 
+def test_a_limit_of_file_sizes_below_a_pool_leaves_nothing_of_it(tmp_path: Path, shm_root: Path) -> None:
+    def start() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
+        commitlog.Store.open(tmp_path / "store", CONFIG)
+
+    assert in_child(start).startswith("UnsafePath")
+    assert not list(shm_root.iterdir())
+
+
 _WITHOUT = """
 import os, sys, commitlog
 for fd in (0, 1, 2):
