@@ -372,6 +372,12 @@ class NotEnoughDescriptors(DiskError):
     hint = "no file descriptor is left; raise the limit (ulimit -n) or close files"
 
 
+class FileSizeLimited(DiskError):
+    """EFBIG: a process may not write files so large; those in shared memory count, too."""
+
+    hint = "this process may write no file so large; raise the limit (ulimit -f)"
+
+
 # ---- readers -----------------------------------------------------------------------------------
 
 
@@ -488,6 +494,7 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.EILSEQ: LaneDamaged,
     errno.EMFILE: NotEnoughDescriptors,
     errno.ENFILE: NotEnoughDescriptors,
+    errno.EFBIG: FileSizeLimited,
 }
 
 

@@ -9,6 +9,7 @@ processes still use.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import mmap
 import os
@@ -23,6 +24,9 @@ class RegionError(Exception):
 
 class RegionFull(RegionError):
     """The shared-memory file system has no room for the region."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 def base_directory() -> Path:
@@ -77,7 +81,7 @@ class Region:
         """Makes a region of `size` zero bytes, which are all allocated now.
 
         So a full file system is an error here, and not a SIGBUS later. Raises FileExistsError,
-        RegionFull.
+        RegionFull, and OSError for another reason, such as a limit of this process.
         """
         with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
             try:
@@ -85,6 +89,8 @@ class Region:
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
                 os.unlink(path)
+                if error.errno not in _FULL:
+                    raise OSError(error.errno, error.strerror, str(path)) from error
                 raise RegionFull(f"{path}: no room for {size:,} bytes of shared memory ({error.strerror})") from error
             return cls(path, file.fileno(), writable=True)
 

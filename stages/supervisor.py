@@ -26,7 +26,15 @@ import orjson
 from commitlog.config import Config
 from commitlog.disk.descriptors import occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import CommitLogError, PoolUnlinked, StageFailed, StoreMoved, StoreSuperseded, refusal
+from commitlog.errors import (
+    CommitLogError,
+    NotEnoughDescriptors,
+    PoolUnlinked,
+    StageFailed,
+    StoreMoved,
+    StoreSuperseded,
+    refusal,
+)
 from commitlog.stages import base_stage  # noqa: F401  for the stages: a child that is forked has it then
 from commitlog.stages.supervising.log_files import log_to_file
 from commitlog.stages.supervising.reporting import tell, tell_error
@@ -35,7 +43,7 @@ from commitlog.stages.supervising.stage_processes import stage_module
 from commitlog.stages.supervising.starting import StoreOpening
 
 _STDIN = 0
-_DESCRIPTORS_MAX = 65_536
+_DESCRIPTORS_LEAST, _DESCRIPTORS_MAX = 64, 65_536
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +78,7 @@ class Supervisor:
         return code
 
     def _start(self) -> RunningStore:
+        _allow_descriptors(self.opening.directory.path)
         log_file = self.opening.directory.logs_directory / "supervisor.log"
         store = self.opening.run(on_locked=lambda: log_to_file(log_file, self._config.logs))
         store.start_stages()
@@ -87,14 +96,18 @@ def _read_request() -> dict[str, Any]:
     return request
 
 
-def _allow_descriptors() -> None:
-    """Raises the limit of descriptors.
+def _allow_descriptors(path: Path) -> None:
+    """Raises the limit of descriptors, or NotEnoughDescriptors where that is not allowed.
 
     A flusher has one descriptor for every unflushed segment, a dispatcher one for every queue. The
     usual 1,024 are for programs that call select(2), which no stage does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
+    if wanted < _DESCRIPTORS_LEAST:
+        raise NotEnoughDescriptors(
+            f"{path}: a stage may open {wanted} files, and needs {_DESCRIPTORS_LEAST}: raise the hard limit (ulimit -Hn)"
+        )
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
@@ -104,7 +117,6 @@ def main(make: Callable[[Path, Config], Supervisor] = Supervisor) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     occupy_standard_descriptors()  # its own output is a pipe; standard error may be closed
-    _allow_descriptors()
     request = _read_request()
     supervisor = make(Path(request["path"]), Config.from_json(request["config"]))
     supervisor.opening.only_drains = request["only_drains"]

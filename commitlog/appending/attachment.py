@@ -210,7 +210,9 @@ class Attachment:
     def _killed(self) -> str:
         """The text of the error of a store that was killed."""
         path = self.directory.path
-        return f"{path}: {store_killed(path)}. What was accepted is safe; make a new producer then"
+        return (
+            f"{path}: {store_killed(path)}. What was accepted is in shared memory until then; make a new producer then"
+        )
 
     def _check_place(self) -> None:
         """Checks that the store is still at its path. Raises StoreMoved."""

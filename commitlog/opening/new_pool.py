@@ -28,11 +28,11 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
         private_directory(pool, create=True)
         control = ControlRegion.create(pool, facts.id, directory.path)
         name_store(pool, directory.path)
-    except RegionFull as error:
+    except (RegionError, OSError) as error:
         with contextlib.suppress(OSError):
             os.rmdir(pool)
-        raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
-    except (RegionError, OSError) as error:
+        if isinstance(error, RegionFull):
+            raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
         raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
     return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
 

@@ -95,7 +95,7 @@ class Replica:
         self._failure: CommitLogError | None = None
         """What has ended the thread that indexes."""
         self._full = ""
-        """What was told of a full disk last."""
+        """The disk is full, as was told: the error's name. Empty once all that came had room."""
         self.mark = ReplicaMark(source, name)
         """The thread that takes in changes it. Who saves it holds `_index_lock`."""
         self.facts: StoreFacts | None = None
@@ -239,8 +239,9 @@ class Replica:
                 with connect(self.source, self._credentials) as peer:
                     welcome = self._welcomed(peer)
                     failures = 0
-                    self._full = self.mark.waits_for = ""
-                    self._tell(f"following {self.source}, epoch {welcome.epoch}")
+                    self.mark.waits_for = ""
+                    if not self._full:
+                        self._tell(f"following {self.source}, epoch {welcome.epoch}")
                     self._receive(peer, welcome)
             except (OSError, EOFError) as error:  # or TLS has found bytes that were changed on their way
                 why = error
@@ -340,6 +341,9 @@ class Replica:
                 if incoming.unsynced < _SYNC_BYTES:
                     continue
             acknowledgements = incoming.sync(beside=is_more)
+            if acknowledgements and not is_more and self._full:
+                self._full = ""
+                self._tell(f"{self.directory.path} has room again; following {self.source}, epoch {welcome.epoch}")
             now = self._clock.monotonic_ns()
             if not acknowledgements and now - said >= heartbeat_ms * 1_000_000:
                 acknowledgements = ACKNOWLEDGEMENT.pack(NO_LANE, 0)

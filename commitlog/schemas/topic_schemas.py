@@ -1,8 +1,7 @@
 """The schemas of a store's topics: `topics/<topic>/<version>.json`, synced before their first use.
 
-A version never changes. A schema may grow: columns that may be null are added, types become wider,
-and NOT NULL goes. All else is refused, because readers could not show old messages any more. So a
-message names the version that it was written with, and every version can be read as a later one.
+A version never changes. The next one may only grow (`evolution.py`). So a message names the version
+that it was written with, and every version can be read as a later one.
 
 The file `topics/<topic>/deleted` says up to which version the schema was deleted. These versions
 are no schema of the topic any more. Their files stay, because their numbers are never given out
@@ -26,7 +25,8 @@ from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
-from commitlog.schemas.types import is_wider, stored_fields
+from commitlog.schemas.evolution import why_not_grown
+from commitlog.schemas.types import stored_fields
 
 FORMAT_VERSION = 1
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
@@ -216,29 +216,10 @@ def _refused(path: Path, error: OSError) -> StoreRefused:
 
 def _check_change(latest: TopicSchema, columns: pa.Schema, evolve: bool) -> None:
     """Raises SchemaConflict, with both schemas, if these can't be the next version's columns."""
-    reason = why_not(latest.columns, columns)
+    reason = why_not_grown(latest.columns, columns)
     if reason is None and not evolve:
         reason = "it can grow to the new one: say so by store.create_topic(…, evolve=True)"
     if reason is not None:
         raise SchemaConflict(
             f"topic {latest.topic} has another schema, {reason}. It has {latest}. The new one is {ddl(columns)}"
         )
-
-
-def why_not(old: pa.Schema, new: pa.Schema) -> str | None:
-    """Why messages of the old schema could not be read as the new one; None if they can."""
-    for field in old:
-        index = new.get_field_index(field.name)
-        if index < 0:
-            return f"column {field.name} is missing in the new one, and a column can't go"
-        later = new.field(index)
-        if ddl_type(later.type) == ddl_type(field.type) and later.type != field.type:
-            return f"column {field.name} can't change: nulls within it are allowed in one of them only"
-        if not is_wider(later.type, field.type):
-            return f"column {field.name} can't change from {ddl_type(field.type)} to {ddl_type(later.type)}"
-        if field.nullable and not later.nullable:
-            return f"column {field.name} may be null in old messages, so it can't become NOT NULL"
-    for field in new:
-        if old.get_field_index(field.name) < 0 and not field.nullable:
-            return f"column {field.name} is new, so old messages have nulls there: it can't be NOT NULL"
-    return None

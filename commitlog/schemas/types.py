@@ -110,15 +110,3 @@ def stored_fields(fields: list[pa.Field], prefix: str = "", level: int = 0) -> l
         if names.count(name) > 1:
             raise SchemaError(f"column {prefix}{field.name} is there twice (Spark ignores the case): rename one")
     return [_stored(field, f"{prefix}{field.name}", level) for field in fields]
-
-
-def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
-    """Whether every value of the old type is one of the new type, which Spark can widen it to."""
-    if new == old:
-        return True
-    for family in (INTEGERS, FLOATS):
-        if old in family and new in family:
-            return family.index(new) > family.index(old)
-    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
-        return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
-    return False

@@ -12,8 +12,9 @@ from commitlog.errors import OptionError, SchemaError
 from commitlog.planning.options import SourceOptions
 from commitlog.planning.topic_columns import shared_schema, typed_column, typed_columns
 from commitlog.remote.store_index import typed_topics
+from commitlog.schemas.evolution import is_wider
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
-from commitlog.schemas.types import METADATA_COLUMNS, is_wider, stored_type
+from commitlog.schemas.types import METADATA_COLUMNS, stored_type
 from commitlog.spark.columns import check_names_once, spark_type
 
 

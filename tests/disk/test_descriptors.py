@@ -134,6 +134,39 @@ def test_a_start_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> Non
     assert not (tmp_path / "store").exists()
 
 
+def test_a_hard_limit_that_is_too_low_for_stages_is_an_error_by_name(tmp_path: Path) -> None:
+    """ZeroMQ's own words came from a stage that had no descriptor left for a socket."""
+
+    def start() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (63, 63))
+        commitlog.Store.open(tmp_path / "store", CONFIG)
+
+    assert "63 files" in in_child(start)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_limit_of_file_sizes_below_a_lanes_buffers_is_an_error_by_name(tmp_path: Path) -> None:
+    """NoFreeLane said that no lane is held, and not what is wrong."""
+
+    def make() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+        commitlog.Producer(store.path)
+
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
+        said = in_child(make)
+        assert said.startswith("FileSizeLimited")
+        assert "ulimit -f" in said
+
+
+def test_a_limit_of_file_sizes_below_a_pool_leaves_nothing_of_it(tmp_path: Path, shm_root: Path) -> None:
+    def start() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
+        commitlog.Store.open(tmp_path / "store", CONFIG)
+
+    assert in_child(start).startswith("UnsafePath")
+    assert not list(shm_root.iterdir())
+
+
 _WITHOUT = """
 import os, sys, commitlog
 for fd in (0, 1, 2):

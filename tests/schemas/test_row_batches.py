@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitlog.errors import IllegalArgument, IllegalRow
@@ -335,6 +335,7 @@ def test_a_frame_that_does_not_fit(rows: Any, reason: str) -> None:
     ),
     st.sampled_from([*REFUSED, "INT", "SMALLINT"]),
 )
+@example((None, {}), "ARRAY<STRUCT<a: ARRAY<DATE>>>")
 @settings(max_examples=200)
 def test_any_value_is_stored_as_it_is_or_refused(value: Any, kind: str) -> None:
     try:
@@ -346,9 +347,20 @@ def test_any_value_is_stored_as_it_is_or_refused(value: Any, kind: str) -> None:
         return
     if kind == "MAP<STRING,INT>" and isinstance(value, dict):
         stored = dict(stored)
-    if kind.startswith("STRUCT") and isinstance(value, dict):
-        stored = {name: item for name, item in stored.items() if name in value}
+    else:
+        value = completed(value, stored)
     assert stored == value or list(stored) == list(value)
+
+
+def completed(value: Any, stored: Any) -> Any:
+    """The value with nulls for the columns of structs that it lacks, also within."""
+    if isinstance(value, dict) and isinstance(stored, dict):
+        return {name: completed(value.get(name), item) for name, item in stored.items()} | {
+            name: item for name, item in value.items() if name not in stored
+        }
+    if isinstance(value, list | tuple) and isinstance(stored, list) and len(value) == len(stored):
+        return list(map(completed, value, stored))
+    return value
 
 
 class _SummerTime(datetime.tzinfo):

@@ -181,8 +181,12 @@ impl Appender {
         flag: Usual<'py>,
         born_timestamp: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if wait.0.is_none() && flag.0.is_none() && born_timestamp.is_none() {
-            let sent = Appender::send_usual(slf, topic, value, key, headers, tags);
+        let waits = match &wait.0 {
+            None => Some(true),
+            Some(given) => given.cast_exact::<PyBool>().ok().map(|given| given.is_true()),
+        };
+        if let (Some(waits), None, None) = (waits, &flag.0, born_timestamp) {
+            let sent = Appender::send_usual(slf, topic, value, key, headers, tags, waits);
             if let Some((receipt, to_tell)) = sent {
                 if let Some(end) = to_tell {
                     slf.call_method1(answer_name(slf.py()), (end,))?;
@@ -253,6 +257,7 @@ impl Appender {
         key: Option<&Bound<'py, PyAny>>,
         headers: Option<&Bound<'py, PyAny>>,
         tags: Option<&Bound<'py, PyAny>>,
+        wait: bool,
     ) -> Option<(Bound<'py, PyAny>, Option<i64>)> {
         let py = slf.py();
         {
@@ -269,7 +274,7 @@ impl Appender {
         };
         // both first, because they may collect garbage: the second where it makes an error
         let (receipt, reserved) = Appender::empty_receipt(slf)?;
-        let properties = Properties::of(key, tags, headers, &reserved)?;
+        let properties = Properties::of(key, tags, headers, wait, &reserved)?;
         let mut this = slf.try_borrow_mut().ok()?;
         let this = &mut *this;
         if this.token != Some(true) {

@@ -6,10 +6,12 @@ use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyString};
 
 const RESERVED_PREFIX: &str = "__RMQ.";
 
-/// Key, tags and headers that can be stored, and how long they are.
+/// Key, tags, headers and whether to wait, if they can be stored, and how long they are.
 pub struct Properties<'a, 'py> {
     key: &'a str,
     tags: &'a str,
+    /// The value of WAIT; it is left out where the sender waits.
+    wait: &'static str,
     headers: Option<&'a Bound<'py, PyDict>>,
     pub size: usize,
 }
@@ -23,10 +25,13 @@ impl<'a, 'py> Properties<'a, 'py> {
         key: Option<&'a Bound<'py, PyAny>>,
         tags: Option<&'a Bound<'py, PyAny>>,
         headers: Option<&'a Bound<'py, PyAny>>,
+        wait: bool,
         reserved: &Bound<'py, PyFrozenSet>,
     ) -> Option<Self> {
         let (key, tags) = (value_of(key)?, value_of(tags)?);
-        let mut size = named_size(key) + named_size(tags); // both names have four letters
+        let wait = if wait { "" } else { "false" };
+        // all three names have four letters
+        let mut size = named_size(key) + named_size(tags) + named_size(wait);
         let headers = match headers {
             Some(given) if !given.is_none() => Some(given.cast_exact::<PyDict>().ok()?),
             _ => None,
@@ -41,14 +46,14 @@ impl<'a, 'py> Properties<'a, 'py> {
                 size += text.len() + value.len() + 2;
             }
         }
-        Some(Properties { key, tags, headers, size })
+        Some(Properties { key, tags, wait, headers, size })
     }
 
     /// Fills a place of `size` bytes. None if they are not the bytes that were counted.
     #[inline]
     pub fn put(&self, out: &mut [u8]) -> Option<()> {
         let mut left = out;
-        for (name, value) in [("KEYS", self.key), ("TAGS", self.tags)] {
+        for (name, value) in [("KEYS", self.key), ("TAGS", self.tags), ("WAIT", self.wait)] {
             if !value.is_empty() {
                 left = put_pair(left, name, value)?;
             }
