@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.config import Config
@@ -26,15 +28,25 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
     pool = base_directory() / f"commitlog-{os.geteuid()}-{os.urandom(6).hex()}"
     try:
         private_directory(pool, create=True)
-        control = ControlRegion.create(pool, facts.id, directory.path)
-        name_store(pool, directory.path)
+        with _removed_on_failure(pool):
+            control = ControlRegion.create(pool, facts.id, directory.path)
+            name_store(pool, directory.path)
     except (RegionError, OSError) as error:
-        with contextlib.suppress(OSError):
-            os.rmdir(pool)
         if isinstance(error, RegionFull):
             raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
         raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
     return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
+
+
+@contextlib.contextmanager
+def _removed_on_failure(pool: Path) -> Iterator[None]:
+    """Leaves no empty directory where the block fails."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.rmdir(pool)
+        raise
 
 
 def recover_all_into(
