@@ -184,7 +184,7 @@ class FileSource:
 def main() -> None:
     """The producer process: `python -m commitlog.ingest.feeding FD`."""
     link = Link.inherited()
-    settings = link.receive_first()
+    settings = link.receive_one()
     run_producer(
         link, lambda: Sender(link, settings), lambda: FileSource(settings["inputs"], follow=settings["follow"])
     )

@@ -358,10 +358,10 @@ class Job:
 
         Otherwise the process has died.
         """
-        child.wait(1.0)
+        child.wait(_HURRY_SECONDS)
         code = child.process.returncode
         if child is self._query:
-            if code and not self.errors and self.phase != _STOPPING:
+            if code != 0 and not self.errors and self.phase != _STOPPING:
                 self._failed.add(child.name)
                 self.errors.append(f"the Spark process died (exit code {code}); see {self.settings.spark_log}")
             return

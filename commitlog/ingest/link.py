@@ -38,12 +38,13 @@ class Link:
         return self.socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends one message. Where the other end is gone, it marks the link as closed instead."""
-        with self._lock:
-            try:
-                self.socket.sendall(orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
-            except OSError:
-                self.closed = True
+        """Sends one message.
+
+        Where the other end is gone, the message is dropped, and nothing else happens here. What
+        that end said before may still be unread: `receive` gives it, and then closes the link.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            self.socket.sendall(orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
 
     def receive(self, timeout_s: float | None = 0) -> list[Message]:
         """The messages that have arrived.
@@ -64,12 +65,12 @@ class Link:
         *lines, self._pending = (self._pending + data).split(b"\n")
         return [orjson.loads(line) for line in lines]
 
-    def receive_first(self) -> Message:
-        """Waits for the first message, which is the settings.
+    def receive_one(self) -> Message:
+        """Waits for the next message; those that came with it stay for the next call.
 
         Raises EOFError when the other end is gone.
         """
-        while not self.closed:
+        while not self.closed or self._early:
             messages = self.receive(None)
             if messages:
                 first, *self._early = messages

@@ -92,6 +92,9 @@ class QueryProcess:
         self.rows = 0
         self._warm_rows = 0
         self._is_warm = False
+        self._stop = False
+        self._drain: Message | None = None
+        """What is to be read until the end, once the job has said so."""
         self._changed = threading.Event()
 
     def run(self) -> None:
@@ -107,8 +110,9 @@ class QueryProcess:
             query = self._start_query(spark, place)
             self._wait_until_idle(query)
             self._warm_up(query)
-            self.link.send({"event": "ready"})
-            self._run_until_stopped(query)
+            if not self._is_stopped():
+                self.link.send({"event": "ready"})
+                self._run_until_stopped(query)
             query.stop()
         finally:
             self.link.send({"event": "phase", "text": "stopping Spark"})
@@ -136,10 +140,11 @@ class QueryProcess:
 
         It is empty when the job ends the run before that.
         """
-        while not self.link.closed:
-            for message in self.link.receive(None):
-                return str(message["place"]) if message["do"] == "read" else ""
-        return ""
+        try:
+            message = self.link.receive_one()
+        except EOFError:
+            return ""
+        return str(message["place"]) if message["do"] == "read" else ""
 
     def _start_query(self, spark: SparkSession, place: str) -> StreamingQuery:
         self.link.send({"event": "phase", "text": "starting the streaming query"})
@@ -172,7 +177,7 @@ class QueryProcess:
         for done in range(WARM_UP_ROUNDS):
             self.link.send({"event": "cold"})
             while self._warm_rows < (done + 1) * WARM_UP_MESSAGES:
-                if not self._is_running(query) or self.link.closed:
+                if not self._is_running(query) or self._is_stopped():
                     return
                 self._wait_for_batch()
         self._is_warm = True
@@ -219,7 +224,7 @@ class QueryProcess:
 
     def _wait_until_idle(self, query: StreamingQuery) -> None:
         """Waits until the query has looked at the store once: from then on it misses nothing."""
-        while self._is_running(query) and not self.link.closed:
+        while self._is_running(query) and not self._is_stopped():
             if query.status["message"].startswith("Waiting"):
                 return
             time.sleep(0.05)
@@ -242,20 +247,26 @@ class QueryProcess:
 
         It reports when all messages that the job named have been read.
         """
-        wanted: dict[int, int] | None = None
-        settle = False
-        while self._is_running(query) and not self.link.closed:
-            for message in self.link.receive(0):
-                if message["do"] == "stop":
-                    return
-                wanted = {int(lane): end for lane, end in message["until"].items()}
-                settle = message["settle"]
-            if wanted is not None and all(self.ends.get(lane, 0) >= end for lane, end in wanted.items()):
-                if settle:
+        while self._is_running(query) and not self._is_stopped():
+            if self._drain is not None and self._has_read(self._drain["until"]):
+                if self._drain["settle"]:
                     self._wait_until_settled(query)
+                self._drain = None
                 self.link.send({"event": "drained"})
-                wanted = None
             self._wait_for_batch()
+
+    def _has_read(self, until: dict[str, int]) -> bool:
+        """Whether the query has read each lane up to its offset."""
+        return all(self.ends.get(int(lane), 0) >= end for lane, end in until.items())
+
+    def _is_stopped(self) -> bool:
+        """Whether the job has said stop, or is gone. Reads what it says."""
+        for message in self.link.receive(0):
+            if message["do"] == "stop":
+                self._stop = True
+            else:
+                self._drain = message
+        return self._stop or self.link.closed
 
     def _wait_for_batch(self) -> None:
         """Waits for the end of a batch, but not longer than it may take to notice a failure."""
@@ -268,7 +279,7 @@ class QueryProcess:
         A producer that died may have sent more than it had noted.
         """
         quiet_since = time.monotonic()
-        while self._is_running(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self.link.closed:
+        while self._is_running(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self._is_stopped():
             if self._changed.wait(0.1):
                 self._changed.clear()
                 quiet_since = time.monotonic()
@@ -287,7 +298,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     link = Link.inherited()
-    process = QueryProcess(link, link.receive_first())
+    process = QueryProcess(link, link.receive_one())
     try:
         process.run()
     except Exception as error:

@@ -184,7 +184,7 @@ def _message(sample: dict[str, Any]) -> tuple[str, bytes]:
 def main() -> None:
     """The producer process: `python -m commitlog.ingest.sampling FD`."""
     link = Link.inherited()
-    settings = link.receive_first()
+    settings = link.receive_one()
     run_producer(
         link, lambda: Sender(link, settings), lambda: MachineSource(settings["producer"], settings["producers"])
     )

@@ -213,12 +213,10 @@ class Sender:
 
 def _wait_for_start(link: Link, sender: Sender, source: Source) -> bool:
     """Waits for the job's start; False when the job ends the run before it."""
-    while not link.closed:
-        for message in link.receive(None):
-            if message["do"] == "warm up":
-                sender.warm_up(source)
-            else:
-                return bool(message["do"] == "go")
+    with contextlib.suppress(EOFError):
+        while (message := link.receive_one())["do"] == "warm up":
+            sender.warm_up(source)
+        return bool(message["do"] == "go")
     return False
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -158,6 +159,18 @@ def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> Non
     assert report["verdict"] == "exactly once"
     assert sum(not producer["finished"] for producer in report["producers"]) == 1
     assert any("died" in event for event in report["events"])
+
+
+@pytest.mark.nightly
+@pytest.mark.leaves_pools
+def test_a_job_that_is_killed_before_the_query_is_ready(tmp_path: Path) -> None:
+    """All its processes end: Spark waits for messages that nobody sends any more."""
+    with running(tmp_path) as process:
+        wait_for_phase(tmp_path, process, "warming up Spark")
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait(60)
+    wait_until(lambda: not any(child.is_running() for child in children), patience=120)
 
 
 @pytest.mark.nightly
