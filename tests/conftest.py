@@ -77,6 +77,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Lets the collector see them again: DuckDB reports what is still there when Python ends."""
+    gc.unfreeze()
+
+
 def _fixtures(item: pytest.Item) -> list[str]:
     return getattr(item, "fixturenames", [])
 
