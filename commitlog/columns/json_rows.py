@@ -124,6 +124,8 @@ class JsonRows:
             columns = [
                 table.column(place).combine_chunks().cast(column.type) for place, column in enumerate(self._fields, 1)
             ]
+            for column in columns:
+                column.validate(full=True)  # Arrow's reader takes decimals with more digits than their type has
         except _REFUSED:
             return None
         return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self._fields])

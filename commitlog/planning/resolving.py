@@ -131,11 +131,12 @@ class Resolver:
         """Plans a batch. Raises UnknownTopic, OptionError, OffsetOutOfRange, DataLoss."""
         self.check_topics()
         queues = self.queues()
+        present = self.index.topics()
         starting = self.options.starting or Bound("startingOffsets", EARLIEST)
         ending = self.options.ending or Bound("endingOffsets", LATEST)
         for bound in (starting, ending):
             self.check_named(bound, queues)
-            self.check_complete(bound, queues)
+            self.check_complete(bound, [(topic, lane) for topic, lane in queues if topic in present])
         begins, ends = self.offsets(starting, queues), self.offsets(ending, queues)
         ranges = {}
         for key in queues:

@@ -63,7 +63,7 @@ class LaneCursor:
         self._given: dict[str, int] = {}
         self._segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
-        self.where = index.limit
+        self.where = index.records_end
         if starts.is_everything and topics is None:
             self.where = max(index.first, 0)  # everything is read: no need to ask the consume queues
             self._from = {topic: mark.before for topic, mark in index.trims.items()}
@@ -373,12 +373,11 @@ class QueueCursor:
                     return
             for where, size, _ in entries:
                 try:
-                    record = record_of_entry(self._segments, self._queue, self._next, where, size)
+                    message = Message.of(record_of_entry(self._segments, self._queue, self._next, where, size))
                 except (CorruptRecord, DamagedFile) as error:
-                    if not self._pass(error, self._next + 1):
+                    if not self._pass(self._placed(error, where), self._next + 1):
                         return
                     continue
-                message = Message.of(record)
                 if not self._queue.offset_is_stored:
                     message = replace(message, topic=self._topic, partition=self._index.lane, offset=self._next)
                 yield message
@@ -396,6 +395,13 @@ class QueueCursor:
         self._lost += upto - self._next
         self._next = upto
         return True
+
+    def _placed(self, error: LogError, where: int) -> LogError:
+        """The error with its place, which that of a value that does not unpack lacks."""
+        if not isinstance(error, CorruptRecord) or error.file is not None:
+            return error
+        start = segment_start(where, self._segments.segment_bytes)
+        return CorruptRecord(error.reason, where, str(self._segments.lane_directory.segment_path(start)))
 
     def _next_file(self) -> int:
         """The first queue offset behind the next one with which a file of the queue begins.

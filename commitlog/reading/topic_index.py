@@ -79,6 +79,8 @@ class LaneIndex:
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0
         """Bytes of the log that were walked."""
+        self.records_end = 0
+        """Where the last whole record below the limit ends: the limit may lie inside the next."""
         self.first = -1
         """Where the log begins: at its first record that was not deleted."""
         self._walked_to = -1
@@ -151,6 +153,7 @@ class LaneIndex:
         self.queues.clear()
         self._met.clear()
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
+        self.records_end = 0
 
     def _distrust(self, reason: str) -> None:
         """Walks the log for everything from now on: that needs no consume queue."""
@@ -180,12 +183,16 @@ class LaneIndex:
                 self.queues.clear()
                 self._walked_to = limits.first
         self.first = max(self.first, limits.first)
+        has_open_hole = False
         for piece in self._walk(self._walked_to, limit):
             if isinstance(piece, Step):
                 self._note(piece)
-            elif not piece.is_open:  # an open hole may be closed by what comes next
+            elif piece.is_open:  # it may be closed by what comes next
+                has_open_hole = True
+            else:
                 self._hole_end = self._walked_to = piece.end
         self.limit = limit
+        self.records_end = limit if has_open_hole else min(self._walked_to, limit)
 
     def _proving_from(self, limits: LaneLimits) -> int:
         """The log offset from which a walk also checks the consume queues.
@@ -440,6 +447,7 @@ class TopicIndex:
     def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
+        self._store_id = view.store_id
         self._refreshed_ns = LONG_AGO_NS
         self.rest_warning = ""
         """What was warned of: a store that was killed may have more messages than can be read."""
@@ -447,9 +455,12 @@ class TopicIndex:
     def refresh(self) -> bool:
         """Looks at the store again. Returns whether anything has moved.
 
-        Raises DamagedFile, CommitLogError.
+        Where another store has taken its place, it begins anew. Raises DamagedFile, CommitLogError.
         """
         self.view.refresh()
+        if self.view.store_id != self._store_id:
+            self._store_id, self._refreshed_ns, self.rest_warning = self.view.store_id, LONG_AGO_NS, ""
+            self.lanes.clear()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
             if now - self._refreshed_ns < STOPPED_REREAD_NS:

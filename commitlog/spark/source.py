@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, end in ends.items():
             topic, lane = key
             done = self._done(offset, key, queues[key])
-            if end > done or lane in offset.ends.get(topic, {}):
+            if end > done or topic not in offset.ends or lane in offset.ends[topic]:
                 new.setdefault(topic, {})[lane] = max(end, done)
                 earliest.setdefault(topic, {})[lane] = done
         return StreamOffset(offset.store, new, epoch=offset.epoch).following(offset, earliest).to_json()

@@ -92,3 +92,20 @@ def test_entries_that_a_failed_sync_lost(lane: LiveLane, lost: tuple[int, int]) 
         with Reader(lane.store.path, "orders", start=start) as reader:
             first = {"earliest": 0, "last 3": 97}.get(str(start), start)
             assert [message.offset for message in reader] == list(range(int(first), 100))
+
+
+@pytest.mark.parametrize("inside", [1, 4, 40])
+@pytest.mark.parametrize(
+    ("start", "number"), [("latest", 60), (60, 60), ("2100-01-01T00:00Z", 60), ("latest", 0), ("earliest", 0)]
+)
+def test_a_reader_begins_while_a_record_is_flushed_in_part(
+    lane: LiveLane, start: str | int, number: int, inside: int
+) -> None:
+    """It begins with this record: the committer writes in slices, which end anywhere."""
+    where = lane.made.records[number].physical_offset
+    lane.set(Lane.FLUSHED, where + inside)
+    lane.set(Lane.DISPATCHED, where)
+    with Reader(lane.store.path, "orders", start=start, follow=True) as reader:
+        assert reader.poll() is None
+        lane.set(Lane.FLUSHED, lane.made.end)
+        assert [next(reader).offset for _ in range(number, 100)] == list(range(number, 100))

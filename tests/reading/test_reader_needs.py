@@ -241,7 +241,8 @@ def test_another_store_at_the_path_of_a_running_reader(store: HandMadeStore) -> 
     with billing(store, follow=True) as reader:
         list(islice(reader, 200))
         store.directory.save(StoreFacts(new_store_id(), store.segment_bytes))
-        assert reader.poll() is None
+        with pytest.raises(DataLoss, match="is another store"):
+            reader.poll()
         with pytest.raises(ReaderError, match="is another store now"):
             reader.commit()
     assert stored(store).offsets == {"orders": {0: 0, 1: 0}}

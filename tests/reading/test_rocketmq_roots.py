@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import os
+import struct
 import warnings
+import zlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from commitlog.cli.app import app
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import (
     CommitLogError,
+    CorruptRecord,
     DamagedFile,
     OffsetOutOfRange,
     OptionError,
@@ -30,6 +33,8 @@ from commitlog.errors import (
 from commitlog.message import Message
 from commitlog.reader import Reader
 from commitlog.record.properties import RESERVED_NAMES
+from commitlog.record.record import RecordEncoder
+from tests.builders.hand_made import V4
 from tests.builders.made_lane import image
 from tests.builders.vector_store import NAMES, VectorStore, load
 from tests.command_line import run
@@ -158,6 +163,25 @@ def test_a_damaged_entry_is_an_error(tmp_path: Path, at: str, what: str) -> None
         return
     with pytest.raises(CommitLogError):
         read(root)
+
+
+def test_a_value_that_does_not_unpack(tmp_path: Path) -> None:
+    """It is an error with its place and the way out, or left out, and hides no other message."""
+    root = tmp_path / "root"
+    record, log, entries = RecordEncoder(0, V4, V4, True), b"", b""
+    for offset, (body, flag) in enumerate([(b"first", 0), (zlib.compress(bytes(5 << 20)), 1), (b"last", 0)]):
+        data = record.encode(b"orders", body, b"", offset, len(log), 1000, 2000, sys_flag=flag)
+        entries += struct.pack(">qiq", len(log), len(data), 0)
+        log += data
+    for name, content, size in (("commitlog", log, 1 << 16), ("consumequeue/orders/0", entries, 6_000_000)):
+        (root / name).mkdir(parents=True)
+        (root / name / f"{0:020d}").write_bytes(content.ljust(size, b"\0"))
+    with Reader(root, "orders") as reader:
+        assert next(reader).offset == 0
+        with pytest.raises(CorruptRecord, match=r"commitlog/0{20} at offset \d+: the ZLIB body .*ignore_corrupt"):
+            next(reader)
+    with pytest.warns(ReadingWarning, match="1 message"), Reader(root, "orders", ignore_corrupt=True) as reader:
+        assert [message.offset for message in reader] == [0, 2]
 
 
 def test_light_queues(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def expected(first: int, topic: str = "orders", lanes: tuple[int, ...] = (0, 1),
 
 def spark_rows(store: HandMadeStore, **options: object) -> list[tuple[int, int]]:
     asked = {"path": store.path, "subscribe": "orders", "columns": "partition,offset"} | options
-    source = CommitLogDataSource({name.lower(): str(value) for name, value in asked.items()})
+    source = CommitLogDataSource({name.lower(): str(value) for name, value in asked.items() if value is not None})
     reader = source.reader(source.schema())
     tables = (batch for task in reader.partitions() for batch in reader.read(task))
     return sorted((row["partition"], row["offset"]) for batch in tables for row in batch.to_pylist())
@@ -172,6 +172,29 @@ def test_a_stream_outlives_a_deletion(store: HandMadeStore, subscribed: dict[str
     store.publish()
     assert run(of, end)[0] == [(1, 100, b"new")]
     of.stop()
+
+
+@pytest.mark.parametrize("limit", [None, 20])
+def test_a_stream_that_subscribes_to_a_trimmed_topic(store: HandMadeStore, limit: int | None) -> None:
+    """It begins with what is kept, also in a lane that has nothing, or that a batch leaves out."""
+    of = spark_stream(store, subscribe="other", startingOffsets="earliest")
+    _, end = run(of, of.initialOffset())
+    of.stop()
+    trim(store, '{"0": 100, "1": 90}')
+    of = spark_stream(store, subscribe="other,orders", maxOffsetsPerTrigger=limit and 1)
+    found, _ = run(of, end, of.getDefaultReadLimit())
+    assert [row[:2] for row in found] == [(1, offset) for offset in range(90, 100)]
+    of.stop()
+
+
+def test_json_offsets_name_no_deleted_topic(store: HandMadeStore) -> None:
+    delete(store, "other")
+    offsets = '{"orders": {"0": 98, "1": 99}}'
+    assert spark_rows(store, subscribe=None, subscribePattern="o.*", startingOffsets=offsets) == [
+        (0, 98),
+        (0, 99),
+        (1, 99),
+    ]
 
 
 def test_named_readers(store: HandMadeStore) -> None:

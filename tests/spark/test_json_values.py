@@ -113,7 +113,9 @@ def test_a_value_never_changes_the_rows_of_others(
     values: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each value gives the row that it gives alone, also where one before it is cut off."""
-    schema = pa.schema([("a", pa.int32()), ("s", pa.string()), ("_corrupt_record", pa.string())])
+    schema = pa.schema(
+        [("a", pa.int32()), ("s", pa.string()), ("d", pa.decimal128(10, 2)), ("_corrupt_record", pa.string())]
+    )
     together = decoded(store_of(tmp_path_factory.mktemp("all"), values), len(values), schema, JsonOptions())
     assert len(together) == len(values)
     for value, row in dict(zip(values, together, strict=True)).items():
@@ -148,6 +150,22 @@ def test_a_value_is_malformed_alone_and_among_others(tmp_path: Path, value: byte
     for number, values in enumerate(([value], [good, value], [b"{", value, good])):
         rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, JsonOptions())
         assert rows[values.index(value)] == {"s": None, "_corrupt_record": value.decode(errors="replace")}
+
+
+@pytest.mark.parametrize("value", [b"12345", b'"12345"', b"1e4", b"-99999", b"1000", b"999.995"])
+@pytest.mark.parametrize("shape", [b'{"d":%s}', b'{"ds":[1,%s]}', b'{"st":{"d":%s}}'])
+def test_a_number_with_too_many_digits(tmp_path: Path, value: bytes, shape: bytes) -> None:
+    """It is malformed, alone and among others. Arrow's reader takes it for a DECIMAL(5, 2)."""
+    kind = pa.decimal128(5, 2)
+    schema = pa.schema(
+        [("d", kind), ("ds", pa.list_(kind)), ("st", pa.struct([("d", kind)])), ("_corrupt_record", pa.string())]
+    )
+    text, good = shape % value, b'{"d":123.45}'
+    for number, values in enumerate(([text], [good, text], [b"{", text, good])):
+        rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, JsonOptions())
+        row = rows[values.index(text)]
+        assert (row["d"], row["ds"], row["_corrupt_record"]) == (None, None, text.decode())
+        assert row["st"] in (None, {"d": None})
 
 
 def test_failfast_names_the_value(tmp_path: Path) -> None:
