@@ -59,9 +59,13 @@ def kill(pid: int) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process runs. A zombie does not: in a container nobody may wait for it."""
+    """Whether the process runs. A zombie does not: in a container nobody may wait for it.
+
+    While other threads of a zombie are still ending, they hold its files and locks.
+    """
     with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     return False
 
 

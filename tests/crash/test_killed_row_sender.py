@@ -11,7 +11,7 @@ import pytest
 import commitlog
 from tests.waiting import wait_until
 
-ROWS, ROWS_OF_MESSAGE, STEP = 40, 10, 50
+ROWS, ROWS_OF_MESSAGE, STEP = 40, 10, 20
 SENDERS = f"""
 import os, signal, sys
 import commitlog.producer
