@@ -153,6 +153,10 @@ def _check_replication(replication: ReplicationConfig, where: str) -> None:
 
 def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
+    try:
+        host.encode("idna")  # as a connection does
+    except UnicodeError:
+        return False
     return bool(host.strip("[]")) and port.isascii() and port.isdecimal() and int(port) < 1 << 16
 
 

@@ -140,7 +140,7 @@ class Reader:
         self._last_statistics: ReaderStatistics | None = None
         self._messages = self._read(refresh=follow)  # messages that came since are given out too
         self._view = open_view(path)
-        self._store_id = self._view.store_id
+        self._identity = self._view.identity
         self._index = TopicIndex(self._view, isolation)
         try:
             check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._view.one_log)
@@ -334,13 +334,13 @@ class Reader:
     def _look_for_more(self) -> None:
         """Reads the index again. A reader that follows reads all of a lane that is new.
 
-        Raises DataLoss if the store was deleted, and another one is at its path.
+        Raises DataLoss if another store, or a restored copy of it, is at its path.
         """
         self._view.refresh()
-        if self._view.store_id != self._store_id:
+        if self._view.identity != self._identity:
             raise DataLoss(
-                f"{self._view.path} is another store ({self._view.store_id}) than the one that was read ({self._store_id}): "
-                "it was deleted and made again; make a new reader"
+                f"{self._view.path} is another store ({self._view.store_id}) than the one that was read "
+                f"({self._identity[0]}), or a restored copy of it: make a new reader"
             )
         self._index.refresh()
         if self.follow:

@@ -149,6 +149,10 @@ class Cluster:
 
     _refusal: KafkaError | None = None
 
+    def note_success(self) -> None:
+        """Forgets what a broker has refused: the cluster has done what it was asked."""
+        self._refusal = None
+
     # ---- errors ---------------------------------------------------------------------------------
 
     def shown(self, text: str) -> str:
@@ -181,6 +185,7 @@ class Cluster:
             self._admin.poll(0)  # says why
             self.check(error_of(error))
             raise
+        self.note_success()
 
     def find(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
         """Those of the topics that are there. Raises KafkaException, TargetRefused."""

@@ -122,6 +122,7 @@ class Session:
                 raise self._refused from None
             raise
         self._in_transaction = False
+        self._cluster.note_success()
 
     def serve(self) -> None:
         """Lets librdkafka say what it has to say."""

@@ -73,12 +73,15 @@ class Source:
         self._segments = SegmentCache(limit=_SEGMENTS_MAPPED)
         self._index.refresh()
         self.one_log, self.store_id = self._index.one_log, self._index.store_id
+        self._identity = self._index.identity
 
     def refresh(self) -> dict[QueueKey, QueueRange]:
         """What may be read now, by topic and lane. Raises ForwardError: it is another store now."""
         self._index.refresh()
-        if self._index.store_id != self.store_id:
-            raise ForwardError(f"{self._path}: another store is there now: start a forwarder for it")
+        if self._index.identity != self._identity:
+            raise ForwardError(
+                f"{self._path}: another store, or a restored copy of it, is there now: start the forwarder again"
+            )
         return {
             (topic, lane): queue for topic in self._index.topics() for lane, queue in self._index.ranges(topic).items()
         }

@@ -128,6 +128,11 @@ class LocalIndex:
         return self._view.store_id
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What no other store at the path has, nor another copy of this one."""
+        return self._view.identity
+
+    @property
     def epoch(self) -> int:
         return self._view.epoch
 

@@ -105,6 +105,8 @@ class LaneIndex:
         limits = self.view.limits(self.lane)
         if self.view.live and limits.dispatched < self._indexed_to:
             self._forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
+        elif self._limit_of(limits) < self.limit and self.view.is_replica:
+            self._forget()  # `commitlog rejoin` has cut it
         elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
             self._trim()
             return is_trimmed
@@ -447,7 +449,7 @@ class TopicIndex:
     def __init__(self, view: LogView, isolation: str = "flushed") -> None:
         self.view, self.isolation = view, isolation
         self.lanes: dict[int, LaneIndex] = {}
-        self._store_id = view.store_id
+        self._identity = view.identity
         self._refreshed_ns = LONG_AGO_NS
         self.rest_warning = ""
         """What was warned of: a store that was killed may have more messages than can be read."""
@@ -455,11 +457,13 @@ class TopicIndex:
     def refresh(self) -> bool:
         """Looks at the store again. Returns whether anything has moved.
 
-        Where another store has taken its place, it begins anew. Raises DamagedFile, CommitLogError.
+        Where another store, or a restored copy of it, has taken its place, it begins anew. Raises
+        DamagedFile, CommitLogError.
         """
         self.view.refresh()
-        if self.view.store_id != self._store_id:
-            self._store_id, self._refreshed_ns, self.rest_warning = self.view.store_id, LONG_AGO_NS, ""
+        is_another = self.view.identity != self._identity
+        if is_another:
+            self._identity, self._refreshed_ns, self.rest_warning = self.view.identity, LONG_AGO_NS, ""
             self.lanes.clear()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
@@ -470,7 +474,7 @@ class TopicIndex:
         gone = self.lanes.keys() - set(present)  # somebody has removed their directories
         for lane in gone:
             del self.lanes[lane]
-        moved = bool(gone)
+        moved = is_another or bool(gone)
         for lane in present:
             index = self.lanes.get(lane)
             if index is None:

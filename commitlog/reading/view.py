@@ -68,6 +68,10 @@ class LogView(Protocol):
         """
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What no other store at this path has, nor another copy of the same store."""
+
+    @property
     def segment_bytes(self) -> int: ...
 
     @property
@@ -169,6 +173,8 @@ class StoreView:
     def _load(self) -> None:
         self._stamp = self.directory.file_stamp()  # None: `load` says what is wrong
         self.facts = self.directory.load()
+        place = os.stat(self.path)  # a restored copy has the id of the store in whose place it comes
+        self.identity: tuple[object, ...] = self.facts.id, place.st_dev, place.st_ino
         self.control = attach_control(self.directory, self.facts)
 
     @property
@@ -253,7 +259,7 @@ class RocketMQView:
     """
 
     live, one_log, is_replica, store_id, pool = False, True, False, "", None
-    epoch, epochs = 0, ()
+    epoch, epochs, identity = 0, (), ()
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel

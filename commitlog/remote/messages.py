@@ -13,9 +13,10 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.slice_reader import OF_READ_ARROW, ReadPlan
 from commitlog.disk.consume_queue import is_light
-from commitlog.errors import OptionError, UnknownTopic
+from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
 from commitlog.message import Message
 from commitlog.planning.address import Address
+from commitlog.planning.resolving import beyond_end
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.task_sizes import Work
 from commitlog.planning.topic_ranges import offsets_of
@@ -66,6 +67,7 @@ class RemoteMessages:
         if missing and not follow:
             there = ", ".join(index.topics()) or "none"
             raise UnknownTopic(f"{index.path}: no topic {', '.join(missing)}; there are: {there}")
+        self._store_id = index.store_id
         self._next = offsets_of(index, self._topics(), start)
 
     def __iter__(self) -> Iterator[Message]:
@@ -78,6 +80,25 @@ class RemoteMessages:
                 return
             while not self._index.refresh(WAIT_MS):
                 self._clock.sleep(LOOK_SECONDS)
+            self._check_store()
+
+    def _check_store(self) -> None:
+        """Raises DataLoss, OffsetOutOfRange if the store at the address is not what was read.
+
+        Of several hosts, one may be a copy that is behind: then the end goes back for a while.
+        """
+        path, index = self._index.path, self._index
+        if index.store_id != self._store_id:
+            raise DataLoss(
+                f"{path} is another store ({index.store_id}) than the one that was read ({self._store_id}): it was deleted "
+                "and made again; begin anew"
+            )
+        if len(self._address.hosts) > 1:
+            return
+        for (topic, lane), done in self._next.items():
+            queue = index.ranges(topic).get(lane)
+            if queue is not None and queue.end < done:
+                raise OffsetOutOfRange(f"{path}: {beyond_end(topic, lane, done, queue.end, live=index.live)}")
 
     def _topics(self) -> list[str]:
         return self._named or [topic for topic in self._index.topics() if not is_light(topic)]

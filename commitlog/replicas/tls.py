@@ -44,6 +44,10 @@ def address_of(text: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises IllegalArgument."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
+    try:
+        host.encode("idna")  # as a connection does
+    except UnicodeError:
+        host = ""
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise IllegalArgument(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
     return host, int(port)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -30,8 +32,16 @@ def _peer(host: str, port: str | int) -> str:
 
 
 def descriptors() -> list[str]:
-    """The numbers of what this process has open. A new connection changes them, as a rule."""
-    return DISK.list(_DESCRIPTORS)
+    """The numbers of what this process has open. A new connection changes them, as a rule.
+
+    Where none is left, not even for this look, they are all that it may have.
+    """
+    try:
+        return DISK.list(_DESCRIPTORS)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        return [str(number) for number in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
 
 
 def peers() -> set[str]:

@@ -42,6 +42,8 @@ DESCRIPTORS = 1 << 16
 END_SECONDS = 5.0
 """How long running calls may take to end with the server."""
 
+log = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Serves until the parent closes standard input."""
@@ -121,18 +123,22 @@ def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) 
     """Says what clients have used, and ends what they have left."""
     told, pause, next_ns, seen = None, CONNECTIONS_SECONDS, 0, None
     while not ended.wait(pause):
-        began_ns, opened = SYSTEM_CLOCK.monotonic_ns(), descriptors()
-        if began_ns < next_ns and opened == seen and not server.limits.has_unknown:
-            continue
-        seen = opened
-        connected = server.limits.look()
-        now = SYSTEM_CLOCK.monotonic_ns()
-        pause = max(CONNECTIONS_SECONDS, CONNECTIONS_SHARE * (now - began_ns) / 1e9)
-        if now < next_ns:
-            continue
-        next_ns = now + int(LOOK_SECONDS * 1e9)
-        for store in stores.values():
-            store.end_old_leases(connected)
+        try:
+            began_ns, opened = SYSTEM_CLOCK.monotonic_ns(), descriptors()
+            if began_ns < next_ns and opened == seen and not server.limits.has_unknown:
+                continue
+            seen = opened
+            connected = server.limits.look()
+            now = SYSTEM_CLOCK.monotonic_ns()
+            pause = max(CONNECTIONS_SECONDS, CONNECTIONS_SHARE * (now - began_ns) / 1e9)
+            if now < next_ns:
+                continue
+            next_ns = now + int(LOOK_SECONDS * 1e9)
+            for store in stores.values():
+                store.end_old_leases(connected)
+        except (OSError, CommitLogError) as error:  # a disk is full, or no descriptor is left
+            log.warning("clients that are gone are looked for again soon: %s", error)
+            pause = LOOK_SECONDS
         traffic = server.traffic.by_store()
         if traffic != told:
             told = traffic

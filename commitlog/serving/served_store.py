@@ -64,20 +64,14 @@ class ServedStore:
         """The index, up to date, and its version; nobody else uses it meanwhile.
 
         Questions for which it `reads` the log may take long: they have an index of their own, so
-        that nobody else waits for them. An index is opened anew where another store is at the path
-        now, and after any error but those of what a client has asked. Raises what LocalIndex does.
+        that nobody else waits for them. An index is opened anew after any error but those of what a
+        client has asked. Raises what LocalIndex does.
         """
         key = isolation, reads
         with self._locks[key]:
             index, version = self._indexes.pop(key) if key in self._indexes else self._opened(isolation)
             try:
-                before = index.store_id
-                moved = index.refresh() or not version
-                if index.store_id != before:
-                    index.close()
-                    index, moved = LocalIndex(self.path, isolation), True
-                    index.refresh()
-                if moved:
+                if index.refresh() or not version:
                     self._looks += 1
                     version = f"{self._run}.{self._looks}"
             except BaseException:

@@ -127,6 +127,14 @@ def _server_file(path: str) -> ServerFile | None:
         return None
 
 
+def _fact(line: bytes) -> dict[str, Any]:
+    """What a line of a process says; nothing if it was killed before the line was whole."""
+    try:
+        return dict(orjson.loads(line))
+    except ValueError:
+        return {}
+
+
 class _Process:
     """One process, and the thread that listens to it and starts it again."""
 
@@ -142,15 +150,13 @@ class _Process:
 
     def _start(self, port: int) -> None:
         """Starts it, and waits until it listens. Raises ServingRefused."""
-        command = [sys.executable, "-m", "commitlog.serving.process"]
+        command = [sys.executable, "-P", "-m", "commitlog.serving.process"]
         variables = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
         variables |= arrow_variables(self._settings.memory_bytes)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
         assert self._process.stdout is not None
         self._tell(asdict(replace(self._settings, port=port)))
-        answer = orjson.loads(
-            self._process.stdout.readline() or b'{"refused": "the server has failed; its log says how"}'
-        )
+        answer = _fact(self._process.stdout.readline()) or {"refused": "the server has failed; its log says how"}
         if "refused" in answer:
             self.end()
             self._wait_for_end()
@@ -162,8 +168,9 @@ class _Process:
         while is_there:
             assert self._process.stdout is not None
             for line in self._process.stdout:
-                self.traffic = summed([self._past, orjson.loads(line)["traffic"]])
-                self._on_traffic()
+                if fact := _fact(line):
+                    self.traffic = summed([self._past, fact["traffic"]])
+                    self._on_traffic()
             self._wait_for_end()
             is_there = not self._ending.is_set() and self._start_again()
 
@@ -177,8 +184,8 @@ class _Process:
         while not self._ending.wait(RESTART_SECONDS):
             try:
                 self._start(self.port)
-            except ServingRefused as error:
-                log.warning("%s", error)
+            except (ServingRefused, OSError) as error:  # there may be no descriptor or no memory for it yet
+                log.warning("port %d: %s", self.port, error)
                 continue
             self.tell_ports(self._ports)
             if self._ending.is_set():  # it was ended meanwhile

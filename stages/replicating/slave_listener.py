@@ -7,6 +7,7 @@ that the configuration names, whenever one of them does not follow its lane.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import select
 import socket
@@ -104,16 +105,25 @@ class SlaveListener:
     def _take(self, lane: int) -> None:
         listener, lane_log = self._listeners[lane]
         try:
-            peer, address = listener.accept()
+            with contextlib.ExitStack() as undo:
+                peer, address = listener.accept()
+                undo.callback(peer.close)
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection = SlaveConnection(
+                    peer,
+                    self._name(lane, address[0]),
+                    lane_log,
+                    self._config,
+                    self._clock,
+                    self._throttle,
+                    self._acknowledged,
+                    self._peers.note_end,
+                )
+                undo.pop_all()
         except OSError as error:  # it has gone again, or there is no descriptor
             log.warning("lane %d: a slave could not come: %s", lane, error)
             self._clock.sleep(0.1)
             return
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name = self._name(lane, address[0])
-        connection = SlaveConnection(
-            peer, name, lane_log, self._config, self._clock, self._throttle, self._acknowledged, self._peers.note_end
-        )
         self._peers.add(connection, "slave", f"{address[0]}:{address[1]}")
 
     @staticmethod

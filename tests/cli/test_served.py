@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from commitlog.cli.app import app
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
+    DataLoss,
     IllegalArgument,
     IllegalTopic,
+    OffsetOutOfRange,
     ReadingWarning,
     StoreNotFound,
     UnknownTopic,
@@ -23,7 +26,7 @@ from commitlog.errors import (
 from commitlog.message import Message
 from commitlog.planning.address import parse_address
 from commitlog.reader import Reader
-from commitlog.reading.starting_point import LATEST, QueueStarts
+from commitlog.reading.starting_point import EARLIEST, LATEST, QueueStarts
 from commitlog.remote.messages import RemoteMessages
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
@@ -136,6 +139,31 @@ def test_following(tmp_path: Path, served_base: str) -> None:
     reading.start()
     reading.join()
     assert sorted(message.value for message in found) == [b"first", b"new", b"new lane"]
+
+
+@pytest.mark.parametrize(
+    ("is_restored", "error", "what"),
+    [(False, DataLoss, "another store"), (True, OffsetOutOfRange, "beyond the store's")],
+)
+def test_following_a_store_that_is_replaced(
+    tmp_path: Path, served_base: str, is_restored: bool, error: type[CommitLogError], what: str
+) -> None:
+    """By another one, or by an older copy of it: who follows is told."""
+    store = small_store(tmp_path / "store")
+    shutil.copytree(store.path, tmp_path / "older")
+    store.lane(0).append("orders", b"new")
+    store.publish()
+    with by_url(served_base):
+        address = parse_address(place_of(store.path))
+    messages = iter(RemoteMessages(address, ["orders"], QueueStarts(EARLIEST), follow=True))
+    assert len([next(messages) for _ in range(201)]) == 201
+    store.path.rename(tmp_path / "broken")
+    if is_restored:
+        (tmp_path / "older").rename(store.path)
+    else:
+        small_store(store.path, rows=150)
+    with pytest.raises(error, match=what):
+        next(messages)
 
 
 def test_what_is_wrong(store: HandMadeStore, served_base: str) -> None:

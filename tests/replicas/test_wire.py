@@ -13,14 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from commitlog.config_file import load_config
 from commitlog.disk.epochs import OFFSET_MAX, Epoch
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replica_mark import ReplicaMark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import CommitLogError, DiskError, ReplicaRefused, ReplicationRefused
+from commitlog.errors import (
+    CommitLogError,
+    ConfigError,
+    DiskError,
+    IllegalArgument,
+    ReplicaRefused,
+    ReplicationRefused,
+)
 from commitlog.replicas import wire
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.tls import address_of
 from commitlog.replicas.wire import HEAD, NO_LANE, Acknowledgements, Frame, Hello, Kind, LaneTail, Welcome
 from commitlog.shm.layout import LANE_ROWS
 from tests.builders.hand_made import HandMadeStore
@@ -223,3 +232,11 @@ def test_damage_that_the_store_has_noted_is_taken_as_it_is(incoming: Incoming, t
     incoming.take(Frame(Kind.FIRST, 1, 0, b""))
     incoming.take(Frame(Kind.DATA, 1, 0, bytes(data)))
     assert written(tmp_path, lane=1) == data
+
+
+@pytest.mark.parametrize("address", ["a..b:4440", f"{'a' * 64}:4440", ":4440", "db2", "db2:70000", "db2:x"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(IllegalArgument, match="is no address; give HOST:PORT"):
+        address_of(address)
+    with pytest.raises(ConfigError, match=r"replication\.peers .*allowed are HOST:PORT"):
+        load_config({"replication": {"peers": f"db1:4440 {address}"}})

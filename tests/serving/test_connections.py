@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import socket
+import subprocess
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CommitLogError, ServerUnavailable
 from commitlog.planning.address import parse_address
 from commitlog.remote import connection
+from commitlog.serving import connections
+from commitlog.serving import server as serving_processes
 from commitlog.serving.server import Server
 from commitlog.serving.settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource
@@ -120,3 +127,44 @@ def test_a_server_that_is_started_again_is_waited_for(store: HandMadeStore) -> N
         reading.join()
     forget_connection(parse_address(url))
     assert found == [store.rows("orders")]
+
+
+def test_a_process_that_can_not_be_started_again_at_once(
+    store: HandMadeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where there is no memory or no descriptor for it, it is tried again."""
+    settings = ServerSettings({"store": str(store.path)}, "127.0.0.1", 0, advertise="127.0.0.1")
+    refusals = [OSError(errno.EAGAIN, "Resource temporarily unavailable")] * 2
+    original = subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if refusals:
+            raise refusals.pop()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(serving_processes, "RESTART_SECONDS", 0.01)
+    with Server(settings) as server:
+        url, (pid,) = str(server.address("store")), server.pids
+        assert rows(url) == store.rows("orders")
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        os.kill(pid, signal.SIGKILL)
+        assert rows(url) == store.rows("orders")
+        assert server.pids != (pid,)
+    forget_connection(parse_address(url))
+    assert sum("temporarily unavailable" in record.message for record in caplog.records) == 2
+
+
+def test_connections_are_seen_without_a_spare_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers may hold all descriptors: just then their connections have to be ended."""
+
+    class Full(FileChannel):
+        def list(self, path: str | Path) -> list[str]:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(connections, "DISK", Full())
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        accepted, (host, port) = listener.accept()
+        with accepted:
+            assert f"{host}:{port}" in connections.received(listener.getsockname()[1])
+            connections.end_connections(listener.getsockname()[1], {f"{host}:{port}"})
+            assert client.recv(1) == b""

@@ -1,0 +1,52 @@
+"""What a broker refuses for a while must not end a forwarder later."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socket import create_server
+
+import pytest
+from confluent_kafka import KafkaException
+
+from commitlog.errors import TargetRefused
+from commitlog.forwarding.cluster import Cluster
+from commitlog.forwarding.settings import settings_of
+from tests.serving.asking import Certificates
+
+
+@contextmanager
+def tls_broker(certificates: Certificates) -> Iterator[int]:
+    """The port of a server whose certificate nobody trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates.make("broker"))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                with peer, suppress(OSError):
+                    context.wrap_socket(peer, server_side=True).close()
+
+    with create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(2)
+            thread.join()
+
+
+def test_a_certificate_that_was_bad_for_a_while(tmp_path: Path) -> None:
+    with tls_broker(Certificates(tmp_path)) as port:
+        url = f"kafka://127.0.0.1:{port}"
+        cluster = Cluster(settings_of("x", url, wait=True, properties={"security.protocol": "SSL"}))
+        with pytest.raises(TargetRefused, match="certificate"):
+            cluster.check_is_there()
+    cluster.note_success()  # as where another broker has done what was asked
+    with pytest.raises(KafkaException):
+        cluster.check_is_there()

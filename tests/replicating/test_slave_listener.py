@@ -1,0 +1,50 @@
+"""The ports for RocketMQ's slaves, where a slave can't be taken for a moment."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.config import ReplicationConfig
+from commitlog.disk.file_channel import DISK
+from commitlog.stages.replicating.connection import Throttle
+from commitlog.stages.replicating.in_sync import InSync
+from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peers import Peers
+from commitlog.stages.replicating.slave_listener import SlaveListener
+from tests.builders.idle_store import idle_store
+from tests.waiting import wait_until
+
+
+def test_a_slave_that_no_descriptor_is_left_for(
+    tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is closed, and the next one is served."""
+    refusals, original = [OSError(errno.EMFILE, "Too many open files")], os.eventfd
+
+    def eventfd(initial: int, flags: int = 0) -> int:
+        if refusals:
+            raise refusals.pop()
+        return original(initial, flags)
+
+    monkeypatch.setattr(os, "eventfd", eventfd)
+    config = ReplicationConfig(slave_listen="127.0.0.1:0")
+    with idle_store(tmp_path / "store", shm_root / "pool") as store:
+        in_sync = InSync(store.control, 1, config, SYSTEM_CLOCK, lambda *_: None)
+        peers = Peers(store.directory, store.facts, store.control, config, SYSTEM_CLOCK, in_sync, lambda _: None)
+        listener = SlaveListener(peers, config, SYSTEM_CLOCK, Throttle(0, SYSTEM_CLOCK))
+        lane_log = LaneLog(store.directory.lane_directory(0), store.control.row(0), 1 << 20, DISK)
+        listener.serve({0: lane_log})
+        try:
+            with socket.create_connection(("127.0.0.1", listener.port(0))) as first:
+                assert first.recv(1) == b""
+            with socket.create_connection(("127.0.0.1", listener.port(0))):
+                wait_until(lambda: peers.named("slave-127.0.0.1-0"), "the second one is there")
+        finally:
+            listener.close()
+            peers.end({0: lane_log})
