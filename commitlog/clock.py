@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import queue
+import threading
 import time
 from numbers import Real
 
@@ -41,6 +44,37 @@ class Clock:
 
 
 SYSTEM_CLOCK = Clock()
+
+
+class SignalEvent(threading.Event):
+    """An event that a signal's handler may set.
+
+    `threading.Event.set` takes a lock. The thread that the signal interrupts may be just within
+    `wait` and hold it, and then the handler would wait for its own thread for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_set = False
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Its `put` may come anywhere, also within a `get` of the same thread."""
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._told.put(None)
+
+    def clear(self) -> None:
+        self._is_set, self._told = False, queue.SimpleQueue()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._is_set:
+            with contextlib.suppress(queue.Empty):
+                self._told.get(timeout=timeout)
+                self._told.put(None)  # for others that wait
+        return self._is_set
 
 
 def limit_ns(timeout: object) -> float:

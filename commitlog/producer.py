@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from time import time_ns
 from types import TracebackType
@@ -33,6 +32,7 @@ from commitlog.appending.arguments import Value, Values, as_bytes, check_keys, c
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.last_record import last_record
 from commitlog.appending.lease import Lease
+from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import RowProducer
 from commitlog.appending.thread_turns import Turns, is_inside
 from commitlog.appending.write_place import WritePlace
@@ -154,7 +154,7 @@ class Producer(Appender, RowProducer):
         self._is_ahead = False
         self._token: bool | None = True
         self._closed = False  # last: from here on its finalizer closes it
-        _PRODUCERS.add(self)
+        close_at_end(self, Producer._die_after_fork)
         if attachment.forked:  # a signal handler of this thread has just forked: the lane is the parent's
             self._die_after_fork()
             raise ForkedProducer(f"lane {self.lane}: a fork came while this producer was made; make one in the child")
@@ -523,14 +523,3 @@ _TAKING_TOKENS = frozenset(
 if core is not None:  # the core's `send` is that of Appender: it calls `_send` for what is unusual
     Producer._send = Producer.send  # type: ignore[attr-defined]
     del Producer.send
-
-_PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for producer in list(_PRODUCERS):
-        producer._die_after_fork()
-    _PRODUCERS.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

@@ -175,6 +175,10 @@ class Allocator(BaseStage):
         try:
             self.channel.allocate(fd, size)
             self.channel.fdatasync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.channel.unlink(temporary)  # ext4 keeps what it got, and so the disk would stay full
+            raise
         finally:
             self.channel.close(fd)
         self.channel.rename(temporary, target)

@@ -116,6 +116,8 @@ def main(make: Callable[[Path, Config], Supervisor] = Supervisor) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # what a program ignores or blocks, its children do too
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     occupy_standard_descriptors()  # its own output is a pipe; standard error may be closed
     request = _read_request()
     supervisor = make(Path(request["path"]), Config.from_json(request["config"]))

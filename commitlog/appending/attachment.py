@@ -18,7 +18,7 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.locks import is_leased, is_pool_held, is_running
+from commitlog.disk.locks import holder_of, is_leased, is_pool_held, is_running
 from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
@@ -186,6 +186,8 @@ class Attachment:
         try:
             if is_pool_held(self.pool, self.channel):
                 return False
+            if holder_of(self.directory.lock_file, self.channel) not in ("?", str(self.words[Header.SUPERVISOR_PID])):
+                return True  # it was started again, with another pool: this one was removed
             return not (self.control.is_at(self.directory.path) and is_running(self.directory, self.pool))
         except OSError as error:
             log.info("%s: its lock can't be looked at: %s", self.directory.path, error)
@@ -244,8 +246,12 @@ class Attachment:
         """Sleeps until the flusher publishes a notice about this lane, for `milliseconds` at most.
 
         When the flusher can know of the sleeper, it calls `done`, and does not sleep if that is
-        true. While another thread waits for notices, this one just sleeps a little.
+        true. While another thread waits for notices, or when the producer closes, this one just
+        sleeps a little.
         """
+        if self._lane is None:
+            self.clock.sleep(min(milliseconds, 1) / 1000)
+            return
         free = False
         try:
             free, self._may_listen = self._may_listen, False  # no call in between: no interrupt comes here

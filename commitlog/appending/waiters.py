@@ -158,7 +158,7 @@ def call(tell: Tell, outcome: Outcome) -> None:
     """Calls a user's callback. An error in it is logged, and stops no other callback."""
     try:
         tell(outcome)
-    except Exception:
+    except BaseException:  # sys.exit() too: it would end the thread that tells all the others
         log.exception("a callback of an acknowledgement failed")
 
 

@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from commitlog.backups.lane_source import LaneSource, is_unfinished
+from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.queue_ends import keep_queue_ends
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import queue_directories, unlink_below
@@ -232,7 +232,7 @@ class LaneBackup:
                 repair.place(piece)
             elif piece.start >= self.source.end:
                 return
-            elif piece.last and is_unfinished(piece, self.source.end):  # the flusher was within this record
+            elif piece.last and piece.is_unfinished(self.source.end):  # the flusher was within this record
                 self.source.end = piece.start
                 self._clear_behind(piece.start)
                 return

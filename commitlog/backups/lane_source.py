@@ -11,7 +11,6 @@ from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
-from commitlog.record.layout import RECOGNISABLE_BYTES
 
 _START_SECONDS = 60
 """How long a start or a stop of the store may take before a backup gives up."""
@@ -34,11 +33,6 @@ def _limits_of(view: StoreView, lane: int, store_id: str) -> LaneLimits:
 def _settled(view: StoreView) -> bool | None:
     view.refresh()
     return True if view.live or view.is_replica or not is_running(view.directory, None) else None
-
-
-def is_unfinished(gap: Gap, end: int) -> bool:
-    """Whether a gap may be a record whose bytes go on behind `end`. Otherwise it is damage."""
-    return gap.claimed_end > end or gap.start + RECOGNISABLE_BYTES > end
 
 
 class LaneSource:
@@ -79,7 +73,7 @@ class LaneSource:
         for piece in LogScan(segments, self.number).pieces(max(limits.dispatched, self.first)):
             if not isinstance(piece, Gap):
                 self.end = max(self.end, piece.buffer_start + piece.stop_position)
-            elif piece.start >= recorded or (piece.last and is_unfinished(piece, recorded)):
+            elif piece.start >= recorded or (piece.last and piece.is_unfinished(recorded)):
                 self.end = piece.start
                 if not piece.last and not recorded:
                     raise BackupRefused(

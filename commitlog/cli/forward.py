@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from commitlog.cli.arguments import AnyStoreArgument, print_lines
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.clock import SignalEvent
 
 EXIT_FENCED = 3
 """Another forwarder has taken over, so a service manager should not start this one again."""
@@ -96,7 +96,7 @@ def forward(
         new_target=new_target,
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    stop, manager = threading.Event(), ServiceManager()
+    stop, manager = SignalEvent(), ServiceManager()
     on_end_signal(stop.set)
     manager.tell("READY=1", f"STATUS=forwarding to {settings.url}")
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.clock import SignalEvent
 from commitlog.errors import IllegalArgument, ServingRefused
 from commitlog.lines import printable
 
@@ -83,7 +83,7 @@ def _write(collector: StoreCollector, file: Path) -> None:
 def _serve(collector: StoreCollector, listen: str) -> None:
     from prometheus_client import start_http_server
 
-    stop = threading.Event()
+    stop = SignalEvent()
 
     host, port = _address(listen)
     on_end_signal(stop.set)

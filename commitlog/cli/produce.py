@@ -216,18 +216,29 @@ class _Sending:
                 for lines in batches if rate is None else _paced(batches, rate):
                     self._send_whole(producer, lines)
             except KeyboardInterrupt:
-                producer.flush()
+                self._flush(producer, "Ctrl-C")
                 typer.echo(f"stopped: {self._result()}", err=True)
                 raise
             except (CommitLogError, OSError) as error:
-                producer.flush()
-                what = counted(self.sent, "row" if self.rows else "line")
-                raise InputError(f"stopped after {what}, all of which are on disk: {error}") from error
-            producer.flush()
+                self._flush(producer, str(error))
+                raise InputError(f"stopped after {self._count()}, all of which are on disk: {error}") from error
+            self._flush(producer, "the input has ended")
             typer.echo(self._result(), err=True)
             producer.close()
             if opened is not None:
                 _await_others(opened)
+
+    def _flush(self, producer: AnyProducer, why: str) -> None:
+        """Flushes what was sent before the end. Raises InputError with its count if that fails."""
+        try:
+            producer.flush()
+        except CommitLogError as error:
+            raise InputError(
+                f"stopped after {self._count()} ({why}); whether all of them are on disk is not known: {error}"
+            ) from error
+
+    def _count(self) -> str:
+        return counted(self.sent, "row" if self.rows else "line")
 
     def _result(self) -> str:
         return f"{counted(self.sent, 'row' if self.rows else 'message')} sent to {self.topic}, all on disk"
@@ -239,6 +250,8 @@ class _Sending:
             self._send(producer, lines)
         except CommitLogError as error:
             self.sent += error.rows_sent
+            if error.receipt is not None and not self.rows:
+                self.sent += len(lines)  # they are in the log; only their flush came too late
             raise
         finally:
             signal.signal(signal.SIGINT, earlier)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ import typer
 
 from commitlog.cli.arguments import NewStoreArgument, print_lines
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.clock import SignalEvent
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
@@ -40,7 +40,7 @@ def run(
     from commitlog.store import Store
 
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
-    stop, manager = threading.Event(), ServiceManager()
+    stop, manager = SignalEvent(), ServiceManager()
     opened: Store | None = None
 
     def end() -> None:
@@ -53,7 +53,7 @@ def run(
     # Before the start, which may take long. In a container the first process does not even receive
     # a signal that it has no handler for.
     on_end_signal(end)
-    reload = threading.Event()
+    reload = SignalEvent()
     if config is not None:  # otherwise SIGHUP ends the command, as it does when its terminal is closed
         signal.signal(signal.SIGHUP, lambda *_: reload.set())
     with manager.starting():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.clock import SignalEvent
 
 
 def serve(
@@ -61,7 +61,7 @@ def serve(
         writable=writable,
         advertise=advertise,
     )
-    ended, manager = threading.Event(), ServiceManager()
+    ended, manager = SignalEvent(), ServiceManager()
     on_end_signal(ended.set)
     with Server(settings, processes) as server:
         for name in settings.stores:

@@ -9,6 +9,7 @@ import typer
 
 from commitlog.cli.arguments import StoreArgument
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.clock import SignalEvent
 from commitlog.errors import CommitLogError
 
 
@@ -35,7 +36,7 @@ def ui(
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise typer.BadParameter(f"{listen!r} is not HOST:PORT, such as 127.0.0.1:8080", param_hint="--listen")
-    ends = threading.Event()
+    ends = SignalEvent()
     on_end_signal(ends.set)
     with Looks(store) as looks:
         try:
@@ -45,7 +46,9 @@ def ui(
         with server:
             serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="page")
             serving.start()
-            typer.echo(f"{server.url}\nCtrl-C ends it")
-            ends.wait()
-            server.shutdown()
-            serving.join()
+            try:
+                typer.echo(f"{server.url}\nCtrl-C ends it")
+                ends.wait()
+            finally:
+                server.shutdown()
+                serving.join()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -88,12 +89,40 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def make_display(stream: TextIO | None = None) -> Display:
+class UntilGone:
+    """A display that is silent once its terminal or its file takes nothing more.
+
+    So a run goes on to its end, though its terminal was closed. `error` says why nothing is shown.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.error: OSError | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._attempt(lambda: self.display.show(snapshot))
+
+    def say(self, text: str) -> None:
+        self._attempt(lambda: self.display.say(text))
+
+    def close(self) -> None:
+        self._attempt(self.display.close)
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        if self.error is not None:
+            return
+        try:
+            call()
+        except OSError as error:
+            self.error = error
+
+
+def make_display(stream: TextIO | None = None) -> UntilGone:
     """The dashboard on a terminal that can show it, plain lines everywhere else."""
     stream = stream or sys.stdout
     if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return Dashboard(stream)
-    return PlainLines(stream)
+        return UntilGone(Dashboard(stream))
+    return UntilGone(PlainLines(stream))
 
 
 class PlainLines:

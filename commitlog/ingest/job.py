@@ -121,7 +121,12 @@ class Job:
                 places.undo()
                 raise
             self.segment_bytes = store.segment_bytes
-            self._with_store(store)
+            try:
+                self._with_store(store)
+            except BaseException:
+                if not self._running:
+                    places.discard()
+                raise
             if not self._running:
                 self._give_up(places)
         finally:
@@ -134,7 +139,7 @@ class Job:
 
         Only the log that explains the error stays.
         """
-        if "Spark" in self._failed:
+        if self._failed:
             places.discard_store()
             raise IngestError(self.errors[0])
         places.discard()
@@ -369,6 +374,7 @@ class Job:
         if producer.done or producer.failed:
             return
         producer.failed = True
+        self._failed.add(child.name)
         text = f"producer {producer.number} died (exit code {code}) after {producer.sent} messages that it had noted"
         self.history.event(text)
         if not self.settings.live or code != -signal.SIGKILL or not self._running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commitlog.errors import IngestError
 from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.settings import Settings, check_packages
 
@@ -9,7 +10,8 @@ from commitlog.ingest.settings import Settings, check_packages
 def run(settings: Settings) -> int:
     """0 when each message sent is in the Parquet files exactly once and nothing else went wrong.
 
-    Raises CommitLogError where the job could not begin; then nothing is left behind.
+    Raises CommitLogError where the job could not begin; then nothing is left behind. Raises
+    IngestError if the report can't be written, and OSError if the verdict can't be shown.
     """
     check_packages()
     from commitlog.config_file import load_config
@@ -34,9 +36,14 @@ def run(settings: Settings) -> int:
     )
     facts = report.build(job, verdict)
     latencies = job.history.flushed_latencies, job.history.spark_latencies
-    picture.draw(facts, *latencies, settings.picture)
-    page.write(facts, picture.svg(facts, *latencies), settings.page)
-    report.write(facts, settings.report)
     for line in report.lines(facts):
         display.say(line)
+    try:
+        report.write(facts, settings.report)
+        picture.draw(facts, *latencies, settings.picture)
+        page.write(facts, picture.svg(facts, *latencies), settings.page)
+    except OSError as error:
+        raise IngestError(f"--report {settings.report}: {error.strerror}; the verdict stands") from error
+    if display.error is not None:
+        raise display.error
     return 0 if verdict.exactly_once and not job.errors else 1

@@ -169,16 +169,17 @@ class _Check:
 
     def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
-        if limit is not None and gap.start >= limit:
-            return
         file, flushed = Path(gap.file), self.root.flushed
+        is_cut = gap.last and flushed is not None and gap.is_unfinished(flushed)
+        if limit is not None and (gap.start >= limit or is_cut):
+            return  # more of the record is flushed soon
         if not gap.last and flushed is not None and gap.start >= flushed:
             self._add_finding(
                 file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here"
             )
         elif not gap.last:
             self._add_finding(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
-        elif gap.start < (flushed or 0):
+        elif gap.start < (flushed or 0) and not (is_cut and gap.dirty):
             self._add_finding(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
         elif gap.dirty:
             self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")

@@ -44,7 +44,7 @@ from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.record.layout import BLANK_BYTES, RECOGNISABLE_BYTES
+from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import MAX_SLOTS, segment_start
 
@@ -389,9 +389,7 @@ class _Recovery:
         """Decides whether a gap is the log's end, or damage within it."""
         walked.end = gap.start
         below = gap.start < flushed
-        unfinished = not self.stopped_properly and (
-            gap.claimed_end > flushed or gap.start + RECOGNISABLE_BYTES > flushed
-        )
+        unfinished = not self.stopped_properly and gap.is_unfinished(flushed)
         if below and ((gap.end <= flushed and not gap.last) or not unfinished):
             if gap.last:
                 walked.torn = gap

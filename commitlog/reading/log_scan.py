@@ -36,6 +36,7 @@ from commitlog.record.layout import (
     MAGIC_V2,
     PHYSICAL_OFFSET_AT,
     PROPERTIES_LENGTH_BYTES,
+    RECOGNISABLE_BYTES,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
     V1_TOPIC_LENGTH_BYTES,
@@ -68,6 +69,10 @@ class Gap:
     """Whether no record follows."""
     claimed_end: int
     """The end of the record that seems to begin at `start`; `start` if none seems to begin."""
+
+    def is_unfinished(self, end: int) -> bool:
+        """Whether it may be a record whose bytes go on behind `end`. Otherwise it is damage."""
+        return self.claimed_end > end or self.start + RECOGNISABLE_BYTES > end
 
 
 @dataclass

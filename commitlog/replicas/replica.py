@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import SYSTEM_CLOCK, Clock, SignalEvent
 from commitlog.disk.epochs import epochs_to_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, try_file, write_holder
@@ -86,7 +86,7 @@ class Replica:
         self.directory = StoreDirectory(path, channel)
         self.source, self.name, self._credentials = source, name, credentials
         self._again, self._tell, self._clock, self.channel = again, tell, clock, channel
-        self._stop_event = threading.Event()
+        self._stop_event = SignalEvent()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
         """Is held to write to `_wake` and to close it. A signal handler may come then."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,11 @@ from commitlog import errors
 from commitlog.appending import acknowledgements
 from commitlog.appending.lease import Lease, try_lease
 from commitlog.appending.wakeups import WakeupSender
+from commitlog.reading.view import StoreView
 from commitlog.shm import statistics
 from commitlog.status import PutMessageStatus
-from tests.waiting import wait_until
+from tests.builders.killed import kill_store
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 
@@ -93,6 +99,96 @@ def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     with commitlog.Store.open(store.path) as again:
         again.producer().flush()
         assert len(read(again)) == 101
+
+
+@pytest.mark.leaves_pools
+def test_who_waits_for_memory_that_is_gone_is_told(tmp_path: Path) -> None:
+    """Everything was killed, shared memory removed, and the store started again without it."""
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    producer = commitlog.Producer(store.path)
+    with closing(StoreView(store.path)) as view:
+        pool = view.pool
+    os.kill(int((store.path / "locks" / "committer").read_text()), signal.SIGSTOP)
+    receipt = producer.send("t", b"lost")
+    kill_store(store)
+    producer.close()
+    assert pool is not None
+    shutil.rmtree(pool)
+    with commitlog.Store.open(store.path), pytest.raises(errors.StoreNotRunning):
+        receipt.wait()
+
+
+@pytest.mark.parametrize("way", ["callback", "thread", "both"])
+def test_a_producer_closes_while_others_wait(tmp_path: Path, way: str) -> None:
+    """The stages stand still, as on a disk that hangs. Who waits is told when they go on."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        producer = commitlog.Producer(store.path)
+        flusher = int((store.path / "locks" / "flusher").read_text())
+        os.kill(flusher, signal.SIGSTOP)
+        receipt = producer.send("t", b"x")
+        told: list[PutMessageStatus] = []
+        if way != "thread":
+            receipt.add_callback(told.append)
+        waiting = threading.Thread(target=receipt.wait)
+        if way != "callback":
+            waiting.start()
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        closing.join(PATIENCE_SECONDS)
+        assert not closing.is_alive()
+        os.kill(flusher, signal.SIGCONT)
+        if way != "callback":
+            waiting.join()
+        if way != "thread":
+            wait_until(lambda: told == [PutMessageStatus.PUT_OK], "the callback")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "while True: producer.send('t', bytes(1000))",
+        "producer.send('t', b'x').wait()",
+        "producer.send('t', b'x').add_callback(print)",
+    ],
+)
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_a_program_ends_while_its_threads_send_and_wait(tmp_path: Path, work: str, stands_still: bool) -> None:
+    """Nobody has closed the producer: it is closed before the interpreter is taken apart."""
+    program = (
+        "import sys, threading, time, commitlog\n"
+        "producer = commitlog.Producer(sys.argv[1])\n"
+        f"def work():\n    {work}\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.2)\n"
+    )
+    with commitlog.Store.open(tmp_path / "store", {**SMALL, "producer": {"buffer_wait_ms": 100}}) as store:
+        flusher = int((store.path / "locks" / "flusher").read_text())
+        if stands_still:
+            os.kill(flusher, signal.SIGSTOP)
+        done = subprocess.run(
+            [sys.executable, "-c", program, store.path], stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS
+        )
+        os.kill(flusher, signal.SIGCONT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_callback_that_ends_the_program_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`sys.exit()` in a callback is logged. Those that come later are called."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        called = threading.Event()
+
+        def leave(_: PutMessageStatus) -> None:
+            called.set()
+            sys.exit("enough")
+
+        producer.send("t", b"1").add_callback(leave)
+        assert called.wait(PATIENCE_SECONDS)
+        told: list[PutMessageStatus] = []
+        producer.send("t", b"2").add_callback(told.append)
+        wait_until(lambda: told == [PutMessageStatus.PUT_OK], "the next callback")
+        assert asyncio.run(awaited(producer.send("t", b"3"))) is PutMessageStatus.PUT_OK
+    assert "a callback of an acknowledgement failed" in caplog.text
+    caplog.clear()  # the frames of its traceback hold the producer
 
 
 def test_a_producer_that_comes_while_the_store_stops_is_told_so(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +158,38 @@ def read_topics(path: Path) -> list[str]:
 
 def topics(store: commitlog.Store) -> list[str]:
     return CliRunner().invoke(app, ["cat", str(store.path), "--format", "%t "]).output.split()
+
+
+def test_what_is_only_flushed_too_late_counts(tmp_path: Path) -> None:
+    """Who goes on by the count doubles nothing."""
+    slow = {
+        "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"},
+        "producer": {"sync_flush_timeout_ms": 50},
+    }
+    with commitlog.Store.open(tmp_path / "store", slow) as store:
+        flusher = pid_of(store.path, "flusher")
+        os.kill(flusher, signal.SIGSTOP)
+        threading.Timer(3, os.kill, (flusher, signal.SIGCONT)).start()
+        done = produce(store, "late", "one\ntwo\n")
+        assert done.exit_code == 1
+        assert "stopped after 2 lines, all of which are on disk: " in str(done.exception)
+        assert len(messages(store, "late")) == 2
+
+
+def test_a_store_that_stops_meanwhile(tmp_path: Path) -> None:
+    """The count of what was sent is said in any case."""
+    store = commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}})
+    command = [sys.executable, "-m", "commitlog", "produce", str(store.path), "t"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        wait_until(lambda: "t" in topics(store) and len(messages(store, "t")) == 2, "two lines")
+        store.close()
+        process.stdin.write(b"three\n")
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert re.match(rb"commitlog: stopped after [23] lines \(.*; whether all of them are on disk is not known: ", said)
+    with commitlog.Store.open(store.path):
+        pass
+    assert len(messages(store, "t")) >= 2

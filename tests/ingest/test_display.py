@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
+import os
 from dataclasses import replace
 
 import pytest
@@ -111,8 +114,7 @@ def test_plain_lines_without_a_terminal() -> None:
     There is a line at each change of phase, and one from time to time.
     """
     stream = io.StringIO()
-    display = make_display(stream)
-    assert isinstance(display, PlainLines)
+    assert isinstance(make_display(stream).display, PlainLines)
     clock = SetClock()
     display = PlainLines(stream, clock)
     display.show(Snapshot("cafe", "starting Spark", 0.1))
@@ -161,3 +163,22 @@ def test_durations_in_words() -> None:
         "1,806 ms",
         "39.6 s",
     ]
+
+
+@pytest.mark.parametrize("path", ["/dev/full", ""])
+def test_a_display_that_is_gone_ends_no_run(path: str) -> None:
+    """Its file takes nothing more, or its terminal was closed. The end knows what is wrong."""
+    if path:
+        stream = open(path, "w")  # noqa: SIM115
+    else:
+        ours, theirs = os.openpty()
+        stream = os.fdopen(theirs, "w")
+        os.close(ours)
+    display = make_display(stream)
+    display.show(FULL)
+    display.say("the verdict")
+    display.close()
+    assert display.error is not None
+    assert display.error.errno in (errno.ENOSPC, errno.EIO)
+    with contextlib.suppress(OSError):
+        stream.close()

@@ -229,6 +229,28 @@ def test_a_store_that_can_not_be_looked_at(tmp_path: Path, monkeypatch: pytest.M
         patch.setattr("commitlog.ingest.job.StoreView", refuse)
         with pytest.raises(StoreRefused, match="no look"):
             job.run()
+    assert os.listdir(tmp_path) == ["java"]
+
+
+def test_a_producer_that_dies_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log that the error names stays; the store that was made for the run does not."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    facts = f"echo 'java.specification.version = 17'; echo 'java.home = {tmp_path / 'java'}'"
+    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) exec cat ;; esac\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with running(tmp_path) as process:
+        wait_for_phase(tmp_path, process, "starting Java and Spark")
+        find = ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"]
+        producer = subprocess.run(find, capture_output=True, check=True).stdout.split()[0]
+        os.kill(int(producer), signal.SIGKILL)
+        assert process.wait(120) == 1
+    log = tmp_path / "run/out/producers.log"
+    assert f"died (exit code -9) after 0 messages that it had noted; see {log}" in said(tmp_path)
+    assert log.exists()
+    assert os.listdir(tmp_path / "run") == ["out"]
 
 
 def refuse(path: Path) -> None:

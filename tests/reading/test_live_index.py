@@ -15,6 +15,7 @@ import pytest
 
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.store_directory import PoolPlace, boot_id
+from commitlog.inspecting.verify import verify_store
 from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
@@ -109,3 +110,23 @@ def test_a_reader_begins_while_a_record_is_flushed_in_part(
         assert reader.poll() is None
         lane.set(Lane.FLUSHED, lane.made.end)
         assert [next(reader).offset for _ in range(number, 100)] == list(range(number, 100))
+
+
+@pytest.mark.parametrize("inside", [1, 4, 40, 100])
+def test_verify_takes_no_unfinished_record_for_damage(lane: LiveLane, inside: int) -> None:
+    where = lane.made.records[-1].physical_offset
+    segment = lane.store.directory.lane_directory(0).segment_path(
+        where // lane.store.segment_bytes * lane.store.segment_bytes
+    )
+    data = bytearray(segment.read_bytes())
+    cut = where % lane.store.segment_bytes + inside
+    segment.write_bytes(bytes(data[:cut]).ljust(len(data), b"\0"))
+    for word in (Lane.COMMITTED, Lane.FLUSHED):
+        lane.set(word, where + inside)
+    lane.set(Lane.DISPATCHED, where)
+    report = verify_store(lane.store.path)
+    assert report.good, report
+    data[cut - 20 : cut] = bytes(20)  # a record that is flushed as a whole
+    segment.write_bytes(data)
+    lane.set(Lane.FLUSHED, lane.made.end)
+    assert not verify_store(lane.store.path).good

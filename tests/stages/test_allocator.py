@@ -121,3 +121,16 @@ def test_ahead_is_a_knob(tmp_path: Path, shm_root: Path) -> None:
     with idle_store(tmp_path / "store", shm_root / "pool", config=config) as store, allocator(store) as service:
         made_in_order(service, store)
         assert len(store.segments(0)) == 6
+
+
+def test_a_full_disk_is_not_filled_with_what_was_half_made(store: IdleStore) -> None:
+    """ext4 keeps what it got for a segment that does not fit: readers and stops need that space."""
+    store.set(0, WROTE=10)
+    channel = FullFor(0)
+    with allocator(store, channel) as service:
+        service.work()
+        assert store.get(0, Lane.ALLOCATOR_FAULT) == errno.ENOSPC
+        assert not list(store.directory.lane_directory(0).tmp.iterdir())
+        channel.full = False
+        made_in_order(service, store)
+    assert store.segments(0) == [0, SEGMENT, 2 * SEGMENT]

@@ -120,3 +120,25 @@ def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) 
     assert _read(store.path, "orders") == list(range(SENT + 10))
     said = run("verify", tmp_path / "store")
     assert said.returncode == 0, said.stdout
+
+
+@pytest.mark.parametrize("leaves_directory", [False, True])
+def test_a_producer_that_knows_queues_meets_one_that_is_gone(tmp_path: Path, leaves_directory: bool) -> None:
+    """It has looked at all queues for another topic before. No offset is given out twice."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store:
+        _send(store, "orders", 5)
+        _send(store, "invoices", 5)
+        wait_until(lambda: _is_dispatched(store), "the queues")
+        with store.producer() as producer:
+            producer.send("letters", b"first")
+            queue = path / "lanes/0/consumequeue/orders"
+            shutil.rmtree(queue)
+            if leaves_directory:
+                queue.mkdir()
+            assert producer.send("orders", b"next").offset == 5
+            assert producer.send("stamps", b"first").offset == 0
+            producer.flush()
+        wait_until(lambda: any(queue.rglob(f"{0:020d}")) and _is_dispatched(store), "the queue is built anew")
+    assert _read(path, "orders") == list(range(6))
+    assert verify_store(path).good

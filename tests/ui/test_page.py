@@ -272,3 +272,12 @@ def test_a_browser_shows_what_is_wrong(tmp_path: Path) -> None:
             page.ask("fetch = () => Promise.reject(new Error('gone'))")
             page.see("#status", "not connected")
             page.see("#problems", "gone")
+
+
+def test_a_page_whose_address_can_not_be_printed_ends(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", rows=1)
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "commitlog.cli", "ui", str(store.path)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
