@@ -197,7 +197,7 @@ def _rows(
 def _print_rows(out: BinaryIO, rows: Iterator[dict[str, Any]], count: int | None) -> None:
     import orjson
 
-    for row in itertools.islice(rows, count):
+    for row in itertools.islice(rows, None if count is None else min(count, sys.maxsize)):
         out.write(orjson.dumps(row, _plain, orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
 
 

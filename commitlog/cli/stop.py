@@ -15,6 +15,9 @@ from commitlog.cli.arguments import StoreArgument, duration, print_lines
 if TYPE_CHECKING:
     from commitlog.reading.view import StoreView
 
+_WAIT_MS_MAX = (1 << 31) - 1
+"""The longest wait of poll(2), some 24 days."""
+
 
 def stop(
     store: StoreArgument,
@@ -76,7 +79,7 @@ def _end_supervisor(view: StoreView, timeout: float, *, is_stopping: bool) -> bo
                 signal.pidfd_send_signal(process, signal.SIGTERM)
             poller = select.poll()
             poller.register(process, select.POLLIN)
-            return bool(poller.poll(timeout * 1000))
+            return bool(poller.poll(min(timeout * 1000, _WAIT_MS_MAX)))
     if not is_running(view.directory, None):  # it has ended meanwhile
         return True
     raise StoreRefused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,11 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
         private_directory(pool, create=True)
         with _removed_on_failure(pool):
             control = ControlRegion.create(pool, facts.id, directory.path)
-            name_store(pool, directory.path)
+            try:
+                name_store(pool, directory.path)
+            except BaseException:
+                control.close()
+                raise
     except (RegionError, OSError) as error:
         if isinstance(error, RegionFull):
             raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
@@ -40,12 +45,11 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
 
 @contextlib.contextmanager
 def _removed_on_failure(pool: Path) -> Iterator[None]:
-    """Leaves no empty directory where the block fails."""
+    """Leaves nothing where the block fails: nobody finds a pool that does not name its store."""
     try:
         yield
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.rmdir(pool)
+        shutil.rmtree(pool, ignore_errors=True)
         raise
 
 
