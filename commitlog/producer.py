@@ -97,7 +97,7 @@ class Producer(Appender, RowProducer):
     """Leases a lane of a running store and appends messages to it.
 
     Threads may share a producer: their calls come one after the other. A forked child makes its
-    own.
+    own. The end of the program closes a producer that is still open.
 
     - `lane`: the number of its lane, which is the partition of its messages
     - `message_bytes_max`: size of the largest record, in bytes
@@ -154,7 +154,7 @@ class Producer(Appender, RowProducer):
         self._is_ahead = False
         self._token: bool | None = True
         self._closed = False  # last: from here on its finalizer closes it
-        close_at_end(self, Producer._die_after_fork)
+        close_at_end(self, Producer._die_after_fork, holds_data=False)
         if attachment.forked:  # a signal handler of this thread has just forked: the lane is the parent's
             self._die_after_fork()
             raise ForkedProducer(f"lane {self.lane}: a fork came while this producer was made; make one in the child")

@@ -180,14 +180,15 @@ class Attachment:
     def _is_abandoned(self) -> bool:
         """Whether the supervisor is gone. False where that can't be known.
 
-        If another store is at this store's path now, the lock there belongs to that store's
-        supervisor.
+        If another store is at this store's path now, or this one was started again without the
+        pool, the lock there belongs to another supervisor.
         """
         try:
             if is_pool_held(self.pool, self.channel):
                 return False
-            if holder_of(self.directory.lock_file, self.channel) not in ("?", str(self.words[Header.SUPERVISOR_PID])):
-                return True  # it was started again, with another pool: this one was removed
+            if self.control.region.is_unlinked():  # then a start makes another pool, and nobody comes back to this one
+                holder = holder_of(self.directory.lock_file, self.channel)
+                return holder not in ("?", str(self.words[Header.SUPERVISOR_PID]))
             return not (self.control.is_at(self.directory.path) and is_running(self.directory, self.pool))
         except OSError as error:
             log.info("%s: its lock can't be looked at: %s", self.directory.path, error)
@@ -249,7 +250,7 @@ class Attachment:
         true. While another thread waits for notices, or when the producer closes, this one just
         sleeps a little.
         """
-        if self._lane is None:
+        if self._lane is None:  # before it takes what `close_sockets` waits for
             self.clock.sleep(min(milliseconds, 1) / 1000)
             return
         free = False

@@ -16,17 +16,22 @@ class _Closable(Protocol):
 
 _OPEN: weakref.WeakKeyDictionary[_Closable, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 """In the order in which they were made, each with what leaves it to the parent process."""
+_is_registered = False
 
 
-def close_at_end(one: _Closable, leave_to_parent: Callable[[Any], None]) -> None:
+def close_at_end(one: _Closable, leave_to_parent: Callable[[Any], None], *, holds_data: bool = True) -> None:
     """Has an object closed at the end of the program; the last one that was made comes first.
 
-    So rows that are collected come before the producer that sends them. In a forked child
+    So rows that are collected come before the producer that sends them. What `holds_data` is closed
+    before all that was registered for the end until now: that closes stores. In a forked child
     `leave_to_parent` is called with the object instead.
     """
+    global _is_registered
     _OPEN[one] = leave_to_parent
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)  # once, and before what was registered earlier: that closes stores
+    if holds_data or not _is_registered:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+        _is_registered = True
 
 
 def _close_all() -> None:

@@ -52,11 +52,14 @@ class JsonRows:
     options: JsonOptions
     _fields: list[pa.Field] = field(init=False)
     _reading: pa.Schema | None = field(init=False)
+    _decimals: list[int] = field(init=False)
+    """The places of the fields that have decimals."""
 
     def __post_init__(self) -> None:
         special = {*METADATA_COLUMNS, self.options.corrupt_column}
         self._fields = [column for column in self.schema if column.name not in special]
         kinds = [_parsed_as(column.type) for column in self._fields]
+        self._decimals = [place for place, column in enumerate(self._fields) if "decimal" in str(column.type)]
         self._reading = None  # Arrow's reader can't do it
         if None not in kinds:
             names = [column.name for column in self._fields]
@@ -124,8 +127,8 @@ class JsonRows:
             columns = [
                 table.column(place).combine_chunks().cast(column.type) for place, column in enumerate(self._fields, 1)
             ]
-            for column in columns:
-                column.validate(full=True)  # Arrow's reader takes decimals with more digits than their type has
+            for place in self._decimals:
+                columns[place].validate(full=True)  # Arrow's reader takes more digits than the type has
         except _REFUSED:
             return None
         return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self._fields])

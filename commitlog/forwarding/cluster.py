@@ -151,6 +151,7 @@ class Cluster:
 
     def note_success(self) -> None:
         """Forgets what a broker has refused: the cluster has done what it was asked."""
+        self._admin.poll(0)  # tells what was refused until now
         self._refusal = None
 
     # ---- errors ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from commitlog.disk.store_directory import STORE_FILE, LaneDirectory, StoreDirec
 from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused
 from commitlog.reading.log_scan import LogScan
 from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class LogRoot:
     """Log offset up to which the log was synced: its recorded end; None where it is not known."""
     first: int = 0
     """The recorded start of the log. Retention records it before it removes anything."""
+    ends_whole: bool = False
+    """Whether a record ends at `flushed`: where not all is flushed, one may go on behind it."""
 
     def scan(self, channel: FileChannel = DISK, *, check_crc: bool = True) -> LogScan:
         """A scan of its log."""
@@ -85,7 +88,10 @@ def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]
 def _live_root(lane_directory: LaneDirectory, view: StoreView) -> LogRoot:
     path, number = lane_directory.path, lane_directory.number
     limits = view.limits(number)
-    return LogRoot(path, number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed)
+    ends_whole = view.control is not None and view.control.row(number)[Lane.WROTE] == limits.flushed
+    return LogRoot(
+        path, number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed, ends_whole=ends_whole
+    )
 
 
 def _lane_roots(
@@ -103,5 +109,7 @@ def _lane_roots(
             roots.append(LogRoot(path, number, size))
         else:
             end = known.flushed_where
-            roots.append(LogRoot(path, number, size, None, known.dispatched_where, end, known.first_where))
+            roots.append(
+                LogRoot(path, number, size, None, known.dispatched_where, end, known.first_where, known.drained)
+            )
     return roots, findings

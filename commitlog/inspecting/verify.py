@@ -170,7 +170,7 @@ class _Check:
     def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
         file, flushed = Path(gap.file), self.root.flushed
-        is_cut = gap.last and flushed is not None and gap.is_unfinished(flushed)
+        is_cut = gap.last and flushed is not None and not self.root.ends_whole and gap.is_unfinished(flushed)
         if limit is not None and (gap.start >= limit or is_cut):
             return  # more of the record is flushed soon
         if not gap.last and flushed is not None and gap.start >= flushed:

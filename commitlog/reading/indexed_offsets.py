@@ -39,8 +39,8 @@ class IndexedOffsets:
     channel: FileChannel
     store_id: str
     _are_complete: bool | None = None
-    _seen: set[str] = field(default_factory=set, repr=False)
-    """The topics whose queues were there at the last look."""
+    _seen: frozenset[str] = field(default=frozenset(), repr=False)
+    """The topics whose queues were there at the first look."""
     _walked: dict[str, int] | None = field(default=None, repr=False)
 
     def next_offset(self, topic: str, first: int) -> int:
@@ -50,7 +50,7 @@ class IndexedOffsets:
         """
         bounds = self._proven_bounds(topic, first)
         begin, end = bounds or (0, 0)
-        if bounds is not None and self._all_are_there(first, topic if begin == end else ""):
+        if bounds is not None and self._all_are_there(first, topic if end == 0 else ""):
             if begin < end:
                 return end
         elif found := self.walked(first).get(topic, 0):
@@ -82,14 +82,15 @@ class IndexedOffsets:
     def _all_are_there(self, first: int, empty: str) -> bool:
         """Whether no queue is missing. `empty` is a topic whose queue has no entry, or "".
 
-        To add up all ends takes long where there are thousands of topics. So it is done again only
-        where somebody has removed queues since, or the files of the empty one.
+        To add up all ends takes long where there are thousands of topics. So it is done once, and
+        again only where somebody has removed a queue since: it was there, and has no entry.
         """
-        there = set(self.channel.list(self.lane_directory.consumequeue))
-        is_same, self._seen = self._seen <= there and empty not in there, there
-        if self._are_complete is None or (self._are_complete and not is_same):
-            total = total_of_ends(self.lane_directory, first, self.synced, self.channel) if self.counted >= 0 else -1
-            self._are_complete = 0 <= total == self.counted
+        if self._are_complete is None:
+            self._seen = frozenset(self.channel.list(self.lane_directory.consumequeue))
+        elif not (self._are_complete and empty in self._seen):
+            return self._are_complete
+        total = total_of_ends(self.lane_directory, first, self.synced, self.channel) if self.counted >= 0 else -1
+        self._are_complete = 0 <= total == self.counted
         return self._are_complete
 
     def walked(self, first: int) -> dict[str, int]:

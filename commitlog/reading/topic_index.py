@@ -106,7 +106,9 @@ class LaneIndex:
         if self.view.live and limits.dispatched < self._indexed_to:
             self._forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
         elif self._limit_of(limits) < self.limit and self.view.is_replica:
-            self._forget()  # `commitlog rejoin` has cut it
+            limits = self.view.limits(self.lane)  # once more: the first look may have met a write
+            if self._limit_of(limits) < self.limit:
+                self._forget()  # `commitlog rejoin` has cut it
         elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
             self._trim()
             return is_trimmed

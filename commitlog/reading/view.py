@@ -172,10 +172,20 @@ class StoreView:
 
     def _load(self) -> None:
         self._stamp = self.directory.file_stamp()  # None: `load` says what is wrong
-        self.facts = self.directory.load()
-        place = os.stat(self.path)  # a restored copy has the id of the store in whose place it comes
-        self.identity: tuple[object, ...] = self.facts.id, place.st_dev, place.st_ino
+        place = None
+        while place is None or place != self._place():  # it may be moved meanwhile
+            place = self._place()
+            self.facts = self.directory.load()
+        self.identity: tuple[object, ...] = self.facts.id, place
         self.control = attach_control(self.directory, self.facts)
+
+    def _place(self) -> tuple[int, int] | None:
+        """What tells a restored copy from the store in whose place it comes: they have one id."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None  # `load` says why
+        return found.st_dev, found.st_ino
 
     @property
     def store_id(self) -> str:

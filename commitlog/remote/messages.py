@@ -85,7 +85,8 @@ class RemoteMessages:
     def _check_store(self) -> None:
         """Raises DataLoss, OffsetOutOfRange if the store at the address is not what was read.
 
-        Of several hosts, one may be a copy that is behind: then the end goes back for a while.
+        Of several hosts, one may be a copy that is behind: then the end goes back for a while. It
+        does so, too, where a store that was killed is read before it is started again.
         """
         path, index = self._index.path, self._index
         if index.store_id != self._store_id:
@@ -93,7 +94,7 @@ class RemoteMessages:
                 f"{path} is another store ({index.store_id}) than the one that was read ({self._store_id}): it was deleted "
                 "and made again; begin anew"
             )
-        if len(self._address.hosts) > 1:
+        if len(self._address.hosts) > 1 or index.warning:
             return
         for (topic, lane), done in self._next.items():
             queue = index.ranges(topic).get(lane)

@@ -92,6 +92,11 @@ class RemoteIndex:
         self._known, self._topics = looked, looked.topics
         return True
 
+    @property
+    def warning(self) -> str:
+        """What the server has warned of at the last look: a store that was killed may have more."""
+        return "" if self._known is None else self._known.warning
+
     def _warn(self, looked: requests.Looked) -> None:
         if looked.warning and (self._known is None or self._known.warning != looked.warning):
             warnings.warn(f"{self.path}: {looked.warning}", ReadingWarning, stacklevel=3)

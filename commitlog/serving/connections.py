@@ -39,7 +39,7 @@ def descriptors() -> list[str]:
     try:
         return DISK.list(_DESCRIPTORS)
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if error.errno != errno.EMFILE:
             raise
         return [str(number) for number in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
 

@@ -134,15 +134,17 @@ def test_a_producer_closes_while_others_wait(tmp_path: Path, way: str) -> None:
         waiting = threading.Thread(target=receipt.wait)
         if way != "callback":
             waiting.start()
-        closing = threading.Thread(target=producer.close)
-        closing.start()
-        closing.join(PATIENCE_SECONDS)
-        assert not closing.is_alive()
+        ending = threading.Thread(target=producer.close)
+        ending.start()
+        ending.join(PATIENCE_SECONDS)
+        has_ended = not ending.is_alive()
         os.kill(flusher, signal.SIGCONT)
+        ending.join()
         if way != "callback":
             waiting.join()
         if way != "thread":
             wait_until(lambda: told == [PutMessageStatus.PUT_OK], "the callback")
+    assert has_ended
 
 
 @pytest.mark.parametrize(
@@ -167,10 +169,11 @@ def test_a_program_ends_while_its_threads_send_and_wait(tmp_path: Path, work: st
         flusher = int((store.path / "locks" / "flusher").read_text())
         if stands_still:
             os.kill(flusher, signal.SIGSTOP)
-        done = subprocess.run(
-            [sys.executable, "-c", program, store.path], stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS
-        )
-        os.kill(flusher, signal.SIGCONT)
+        command = [sys.executable, "-c", program, store.path]
+        try:
+            done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
+        finally:
+            os.kill(flusher, signal.SIGCONT)
     assert done.returncode == 0, done.stderr
 
 

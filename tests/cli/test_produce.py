@@ -7,9 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -160,7 +160,7 @@ def topics(store: commitlog.Store) -> list[str]:
     return CliRunner().invoke(app, ["cat", str(store.path), "--format", "%t "]).output.split()
 
 
-def test_what_is_only_flushed_too_late_counts(tmp_path: Path) -> None:
+def test_what_is_only_flushed_too_late_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who goes on by the count doubles nothing."""
     slow = {
         "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"},
@@ -169,7 +169,13 @@ def test_what_is_only_flushed_too_late_counts(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", slow) as store:
         flusher = pid_of(store.path, "flusher")
         os.kill(flusher, signal.SIGSTOP)
-        threading.Timer(3, os.kill, (flusher, signal.SIGCONT)).start()
+        flush = commitlog.Producer.flush
+
+        def go_on(producer: commitlog.Producer, *arguments: Any, **named: Any) -> None:
+            os.kill(flusher, signal.SIGCONT)
+            flush(producer, *arguments, **named)
+
+        monkeypatch.setattr(commitlog.Producer, "flush", go_on)
         done = produce(store, "late", "one\ntwo\n")
         assert done.exit_code == 1
         assert "stopped after 2 lines, all of which are on disk: " in str(done.exception)
