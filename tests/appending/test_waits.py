@@ -169,7 +169,7 @@ def test_a_program_ends_while_its_threads_send_and_wait(tmp_path: Path, work: st
         flusher = int((store.path / "locks" / "flusher").read_text())
         if stands_still:
             os.kill(flusher, signal.SIGSTOP)
-        command = [sys.executable, "-c", program, store.path]
+        command = [sys.executable, "-c", program, str(store.path)]
         try:
             done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
         finally:
