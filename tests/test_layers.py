@@ -86,7 +86,7 @@ EXCEPTIONS = {
     "commitlog/forwarding/properties.py": ({"read_text"}, "the user's file of Kafka's settings"),
     "commitlog/ui/server.py": ({"read_bytes"}, "the page that it serves"),
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
-    "commitlog/opening/new_pool.py": ({"os.rmdir"}, "the pool's directory, in shared memory"),
+    "commitlog/opening/new_pool.py": ({"shutil.rmtree"}, "the pool's directory, in shared memory"),
     "commitlog/disk/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
     "commitlog/ingest/job.py": ({"open", "unlink"}, "logs of a run"),
