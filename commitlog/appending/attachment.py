@@ -188,7 +188,8 @@ class Attachment:
                 return False
             if self.control.region.is_unlinked():  # then a start makes another pool, and nobody comes back to this one
                 holder = holder_of(self.directory.lock_file, self.channel)
-                return holder not in ("?", str(self.words[Header.SUPERVISOR_PID]))
+                if holder not in ("?", str(self.words[Header.SUPERVISOR_PID])):
+                    return True
             return not (self.control.is_at(self.directory.path) and is_running(self.directory, self.pool))
         except OSError as error:
             log.info("%s: its lock can't be looked at: %s", self.directory.path, error)
