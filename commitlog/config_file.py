@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import orjson
 
 from commitlog.config import Config, Interval, ReplicationConfig, RetentionConfig
-from commitlog.errors import ConfigError
+from commitlog.errors import ConfigError, IllegalArgument
 from commitlog.lines import printable
-from commitlog.quantities import bytes_of, nanoseconds_of
+from commitlog.quantities import address_of, bytes_of, nanoseconds_of
 from commitlog.shm.layout import LANE_ROWS
 
 _UNITS = {"_bytes": 1, "_ms": 1_000_000, "_hours": 3_600_000_000_000}
@@ -152,12 +152,11 @@ def _check_replication(replication: ReplicationConfig, where: str) -> None:
 
 
 def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
     try:
-        host.encode("idna")  # as a connection does
-    except UnicodeError:
+        address_of(text)
+    except IllegalArgument:
         return False
-    return bool(host.strip("[]")) and port.isascii() and port.isdecimal() and int(port) < 1 << 16
+    return True
 
 
 def _is_loopback(address: str) -> bool:

@@ -1,9 +1,11 @@
-"""Sizes, durations and numbers of things as people write them: `64MiB`, `10m`, `2 messages`."""
+"""Sizes, durations, numbers and addresses as people write them: `64MiB`, `10m`, `db2:4440`."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
+
+from commitlog.errors import IllegalArgument
 
 _BYTES = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
@@ -64,3 +66,16 @@ def seconds_of(text: str) -> float:
 def counted(number: int, noun: str) -> str:
     """A number of things: `0 messages`, `1 message`, `12,345 messages`."""
     return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises IllegalArgument."""
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    try:
+        host.encode("idna")  # as a connection does
+    except UnicodeError:
+        host = ""
+    if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise IllegalArgument(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
+    return host, int(port)

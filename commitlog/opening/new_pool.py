@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.config import Config
@@ -29,28 +27,17 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
     pool = base_directory() / f"commitlog-{os.geteuid()}-{os.urandom(6).hex()}"
     try:
         private_directory(pool, create=True)
-        with _removed_on_failure(pool):
+        with contextlib.ExitStack() as undo:  # nobody finds a pool that does not name its store
+            undo.callback(lambda: shutil.rmtree(pool, ignore_errors=True))
             control = ControlRegion.create(pool, facts.id, directory.path)
-            try:
-                name_store(pool, directory.path)
-            except BaseException:
-                control.close()
-                raise
+            undo.callback(control.close)
+            name_store(pool, directory.path)
+            undo.pop_all()
     except (RegionError, OSError) as error:
         if isinstance(error, RegionFull):
             raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
         raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
     return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
-
-
-@contextlib.contextmanager
-def _removed_on_failure(pool: Path) -> Iterator[None]:
-    """Leaves nothing where the block fails: nobody finds a pool that does not name its store."""
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(pool, ignore_errors=True)
-        raise
 
 
 def recover_all_into(

@@ -7,7 +7,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.errors import IllegalArgument, ReplicationRefused
+from commitlog.errors import ReplicationRefused
+from commitlog.quantities import address_of
 
 GREETING_SECONDS = 10.0
 """How long the other side may take for connecting, the handshake and the greetings."""
@@ -38,19 +39,6 @@ class Credentials:
                 f"one of {files} can't be used: {error}; give a certificate, its key and the authority, all in PEM"
             ) from error
         return context
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT. Raises IllegalArgument."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]")
-    try:
-        host.encode("idna")  # as a connection does
-    except UnicodeError:
-        host = ""
-    if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise IllegalArgument(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
-    return host, int(port)
 
 
 def connect(address: str, credentials: Credentials, seconds: float = GREETING_SECONDS) -> ssl.SSLSocket:

@@ -19,7 +19,8 @@ from commitlog.backups.small_files import SmallFiles
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError
-from commitlog.replicas.tls import GREETING_SECONDS, Credentials, address_of
+from commitlog.quantities import address_of
+from commitlog.replicas.tls import GREETING_SECONDS, Credentials
 from commitlog.replicas.wire import LENGTH, Hello, read_greeting, refusal
 from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog

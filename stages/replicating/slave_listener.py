@@ -19,7 +19,7 @@ import orjson
 
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
-from commitlog.replicas.tls import address_of
+from commitlog.quantities import address_of
 from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peers import Peers

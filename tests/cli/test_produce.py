@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,20 @@ def test_with_the_variable_the_store_is_left_out(store: commitlog.Store) -> None
     assert "COMMITLOG_STORE is set" in " ".join(wrong.output.split())
 
 
-def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store) -> None:
-    command = [sys.executable, "-m", "commitlog", "produce", str(store.path), "interrupted"]
+@contextmanager
+def fed(store: commitlog.Store, topic: str, data: bytes) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, which has sent the two lines that are whole in `data`, and waits for more."""
+    command = [sys.executable, "-m", "commitlog", "produce", str(store.path), topic]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin
-        process.stdin.write(b"one\ntwo\nthr")
+        process.stdin.write(data)
         process.stdin.flush()
-        wait_until(lambda: "interrupted" in topics(store) and len(messages(store, "interrupted")) == 2, "two lines")
+        wait_until(lambda: topic in topics(store) and len(messages(store, topic)) == 2, "two lines")
+        yield process
+
+
+def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store) -> None:
+    with fed(store, "interrupted", b"one\ntwo\nthr") as process:
         os.kill(process.pid, signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
@@ -185,12 +193,8 @@ def test_what_is_only_flushed_too_late_counts(tmp_path: Path, monkeypatch: pytes
 def test_a_store_that_stops_meanwhile(tmp_path: Path) -> None:
     """The count of what was sent is said in any case."""
     store = commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}})
-    command = [sys.executable, "-m", "commitlog", "produce", str(store.path), "t"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with fed(store, "t", b"one\ntwo\n") as process:
         assert process.stdin
-        process.stdin.write(b"one\ntwo\n")
-        process.stdin.flush()
-        wait_until(lambda: "t" in topics(store) and len(messages(store, "t")) == 2, "two lines")
         store.close()
         process.stdin.write(b"three\n")
         said = process.communicate(timeout=60)[1]

@@ -50,6 +50,17 @@ def said(directory: Path) -> str:
     return (directory / "said").read_text()
 
 
+def play_java(directory: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    """A Java of version 17 that does this instead of starting Spark."""
+    java = directory / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    facts = f"echo 'java.specification.version = 17'; echo 'java.home = {directory / 'java'}'"
+    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) {does} ;; esac\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(directory / "java"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
+
+
 def wait_for_phase(directory: Path, process: subprocess.Popen[bytes], phase: str) -> None:
     wait_until(
         lambda: phase in said(directory).splitlines() or process.poll() is not None, phase, patience=START_SECONDS
@@ -195,14 +206,7 @@ def test_a_java_that_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     The log shows with which of its compilers Java was to start.
     """
-    java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    facts = f"echo 'java.specification.version = 17'; echo 'java.home = {tmp_path / 'java'}'"
-    fails = "echo no memory: $SPARK_SUBMIT_OPTS >&2; exit 1"
-    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) {fails} ;; esac\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    play_java(tmp_path, monkeypatch, "echo no memory: $SPARK_SUBMIT_OPTS >&2; exit 1")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine")
     with running(tmp_path, "--rate", rate) as process:
         assert process.wait(120) == 1
@@ -234,13 +238,7 @@ def test_a_store_that_can_not_be_looked_at(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_producer_that_dies_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log that the error names stays; the store that was made for the run does not."""
-    java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    facts = f"echo 'java.specification.version = 17'; echo 'java.home = {tmp_path / 'java'}'"
-    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) exec cat ;; esac\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends
     with running(tmp_path) as process:
         wait_for_phase(tmp_path, process, "starting Java and Spark")
         find = ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"]

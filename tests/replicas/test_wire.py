@@ -26,10 +26,10 @@ from commitlog.errors import (
     ReplicaRefused,
     ReplicationRefused,
 )
+from commitlog.quantities import address_of
 from commitlog.replicas import wire
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
-from commitlog.replicas.tls import address_of
 from commitlog.replicas.wire import HEAD, NO_LANE, Acknowledgements, Frame, Hello, Kind, LaneTail, Welcome
 from commitlog.shm.layout import LANE_ROWS
 from tests.builders.hand_made import HandMadeStore
