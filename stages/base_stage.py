@@ -33,7 +33,7 @@ from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config, LogsConfig
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.locks import holder_of, is_running, poll, stage_at, try_file, write_holder
+from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
 from commitlog.native import description
@@ -132,7 +132,7 @@ class BaseStage(ABC):
         path = self.directory.stage_lock_file(self.name)
         fd = poll(lambda: try_file(path, self.channel), until, self.clock)
         if fd is None:
-            holder = holder_of(path, self.channel)
+            holder = present_holder_of(path, self.channel)
             raise StageFailed(f"{self.directory.path}: a {self.name} is running already (pid {holder})")
         write_holder(fd, self.channel)
         return fd

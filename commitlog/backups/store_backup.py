@@ -26,7 +26,7 @@ from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.report import BackupReport
 from commitlog.backups.small_files import SmallFiles
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.locks import holder_of, try_file, write_holder
+from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
 from commitlog.errors import FAULT_BY_ERRNO, BackupRefused, DiskError, StoreRefused, StoreRunning
 from commitlog.inspecting.verify import verify_store
@@ -149,7 +149,7 @@ class StoreBackup:
         """Holds the lock that a supervisor of the backup would hold."""
         lock = try_file(self.target.lock_file, self.channel)
         if lock is None:
-            holder = holder_of(self.target.lock_file, self.channel)
+            holder = present_holder_of(self.target.lock_file, self.channel)
             raise StoreRunning(
                 f"{self.target.path} is in use by process {holder}: another backup, or somebody runs it as a store; "
                 f"wait for the end of that, or give another directory"

@@ -65,12 +65,12 @@ def _end_supervisor(view: StoreView, timeout: float, *, is_stopping: bool) -> bo
     One that stops already is not asked again, because a second signal would hurry it. Raises
     StoreRefused.
     """
-    from commitlog.disk.locks import holder_of, is_running
+    from commitlog.disk.locks import is_running, present_holder_of
     from commitlog.disk.processes import has_open
     from commitlog.errors import StoreRefused
 
     lock_file = view.directory.lock_file
-    holder = holder_of(lock_file, view.channel)
+    holder = present_holder_of(lock_file, view.channel)
     with contextlib.ExitStack() as opened, contextlib.suppress(ValueError, OSError):
         process = os.pidfd_open(int(holder))
         opened.callback(os.close, process)

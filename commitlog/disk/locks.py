@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.processes import has_open
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import ForkedProducer, StoreRefused
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS
@@ -39,6 +40,7 @@ handler that forks may run while the thread holds it.
 _POLL_SECONDS = 0.02
 _PATIENCE_SECONDS = 10
 _PID_BYTES_MAX = 32
+_PID_WAIT_SECONDS = 1
 
 _Taken = TypeVar("_Taken")
 
@@ -154,6 +156,23 @@ def holder_of(path: Path, channel: FileChannel) -> str:
         return channel.read_file(path, _PID_BYTES_MAX).decode("ascii", "replace").strip() or "?"
     except OSError:
         return "?"
+
+
+def present_holder_of(path: Path, channel: FileChannel) -> str:
+    """The pid of the process that holds a lock file, or "?".
+
+    A process writes its pid after it has taken the lock. Until then the file is empty, or it names
+    an earlier holder. So this waits a little for the pid of a process that has the file open. Where
+    that can't be seen (another user's process, or one of another container), the pid is given after
+    the wait.
+    """
+
+    def present() -> str | None:
+        holder = holder_of(path, channel)
+        return holder if holder.isdigit() and has_open(int(holder), path) else None
+
+    until = SYSTEM_CLOCK.monotonic_ns() + _PID_WAIT_SECONDS * 1_000_000_000
+    return poll(present, until, SYSTEM_CLOCK) or holder_of(path, channel)
 
 
 # ---- lanes and stages --------------------------------------------------------------------------

@@ -42,7 +42,7 @@ import orjson
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES
-from commitlog.disk.locks import Lock, holder_of, poll, write_holder
+from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, OptionError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
@@ -199,9 +199,9 @@ class NamedReaders:
         until = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
         lock = poll(lambda: self._try(name, path), until, self.clock)
         if lock is None:
+            holder = present_holder_of(path, self.channel)
             raise ReaderInUse(
-                f"reader {name} is in use by process {holder_of(path, self.channel)}: stop that reader first, or give this "
-                "one a name of its own"
+                f"reader {name} is in use by process {holder}: stop that reader first, or give this one a name of its own"
             )
         return lock
 

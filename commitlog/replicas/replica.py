@@ -24,7 +24,7 @@ from dataclasses import replace
 from commitlog.clock import SYSTEM_CLOCK, Clock, SignalEvent
 from commitlog.disk.epochs import epochs_to_json
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.locks import holder_of, try_file, write_holder
+from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import (
@@ -405,7 +405,7 @@ def take_lock(directory: StoreDirectory) -> int:
     """Takes the lock that the store's supervisor would hold. Raises StoreRunning, OSError."""
     lock = try_file(directory.lock_file, directory.channel)
     if lock is None:
-        holder = holder_of(directory.lock_file, directory.channel)
+        holder = present_holder_of(directory.lock_file, directory.channel)
         raise StoreRunning(
             f"{directory.path} is in use by process {holder}: a store's supervisor, a `commitlog replica`, or a backup; end "
             f"that one first"

@@ -11,7 +11,7 @@ from pathlib import Path
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.locks import holder_of, poll, stage_at, try_file, write_holder
+from commitlog.disk.locks import holder_of, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused, StoreRunning
 from commitlog.shm.layout import ALL_STAGES
@@ -102,6 +102,13 @@ class StoreLocks:
             raise self._is_running(path if at is not None else None)
         return fd
 
+    def _holder(self, name: str) -> str:
+        """The pid in a lock file, or "?".
+
+        A supervisor that starts holds its stages' locks, and writes no pid there.
+        """
+        return (holder_of if name else present_holder_of)(self._file(name), self._channel)
+
     def _is_running(self, control: Path | None) -> StoreRunning:
         """The error, with the holder of each lock."""
         holders = []
@@ -109,7 +116,7 @@ class StoreLocks:
             in_file = name not in self._files and self._channel.is_locked(self._file(name))
             in_pool = control and name not in self._bytes and self._channel.is_locked(control, stage_at(name))
             if in_file or in_pool:
-                pid = holder_of(self._file(name), self._channel) if in_file else "?"
+                pid = self._holder(name) if in_file else "?"
                 holders.append(f"{name or 'supervisor'} {pid}")
         return StoreRunning(
             f"{self._directory.path} is running already (pids: {', '.join(holders)}): use commitlog.Producer(path) or "

@@ -16,6 +16,7 @@ import pytest
 import commitlog
 from commitlog.backups.store_backup import StoreBackup
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import holder_of, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DiskFull, ReadingWarning, StoreRefused
 from commitlog.inspecting.verify import verify_store
@@ -251,7 +252,7 @@ def test_one_backup_at_a_time(store: HandMadeStore, tmp_path: Path) -> None:
             StoreBackup(store.path, dest, Striking(30, lambda: wait_for(reading))).run()
         finally:
             os._exit(0)
-    wait_until(lambda: DISK.is_locked(dest / "lock"), "the first backup")
+    wait_until(lambda: holder_of(dest / "lock", DISK) == str(child), "the first backup")
     with pytest.raises(commitlog.errors.StoreRunning, match=f"process {child}"):
         commitlog.backup(store.path, dest)
     os.write(writing, b"x")
@@ -259,3 +260,25 @@ def test_one_backup_at_a_time(store: HandMadeStore, tmp_path: Path) -> None:
     os.close(reading)
     os.close(writing)
     assert rows(dest, "orders") == store.rows("orders")
+
+
+def test_a_holder_writes_its_pid_after_it_was_met(store: HandMadeStore, tmp_path: Path) -> None:
+    """A lock is taken before the pid is in its file. A refusal has the pid even then."""
+    (tmp_path / "backup").mkdir()
+    lock = tmp_path / "backup" / "lock"
+    with DISK.opened(lock, write=True, create=True) as fd:
+        assert DISK.try_lock(fd)
+
+        class Before(FileChannel):
+            """Reads the file as it was just before its holder wrote into it."""
+
+            def read_file(self, path: str | Path, limit: int = 1 << 20) -> bytes:
+                text = super().read_file(path, limit)
+                if path == lock:
+                    write_holder(fd, DISK)
+                return text
+
+        for earlier in (b"", b"4194305\n"):  # no pid, and one that nobody has
+            lock.write_bytes(earlier)
+            with pytest.raises(commitlog.errors.StoreRunning, match=f"process {os.getpid()}:"):
+                StoreBackup(store.path, lock.parent, Before()).run()
