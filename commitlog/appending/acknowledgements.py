@@ -26,6 +26,7 @@ from commitlog.errors import (
     PoolUnlinked,
     ReplicaNotAvailable,
     ReplicationTimeout,
+    StoreStopped,
     WaitTimeout,
 )
 from commitlog.receipt import Level, Receipt
@@ -67,6 +68,7 @@ class LaneProgress:
             self.promised = "replicated"
         self._attachment, self._clock = attachment, clock
         self._row = attachment.control.row(lane)
+        self._losses = self._row[Lane.LOSSES]
         self._timeout_seconds = config.producer.sync_flush_timeout_ms / 1000
         self._waiters = Waiters(_WORD_OF.values())
         self._watching = False
@@ -92,7 +94,21 @@ class LaneProgress:
             raise _no_level(level) from None
         if level == "replicated" and not self._replication.enabled:
             raise IllegalArgument("the store is not replicated: configure [replication], or wait for 'flushed'")
-        return reached
+        return reached and not self._is_lost(where)
+
+    def _is_lost(self, where: int) -> bool:
+        """Whether a later start of the store found the message lost.
+
+        Another message may be at its place by now.
+        """
+        row = self._row
+        return row[Lane.LOSSES] != self._losses and where > row[Lane.LOST_BEHIND]
+
+    def _loss(self) -> StoreStopped:
+        return StoreStopped(
+            f"lane {self.lane}: the store was killed and started again, and lost messages that it had accepted, as its log "
+            f"says: read what is in the log before this message is sent again"
+        )
 
     def status_of(self, where: int) -> PutMessageStatus:
         """PUT_OK when `where` has reached the level that the store promises."""
@@ -107,7 +123,7 @@ class LaneProgress:
     def request(self, where: int) -> None:
         """Asks the stages to flush up to `where` without any rest."""
         row = self._row
-        if row[Lane.FLUSH_REQUESTED] < where:
+        if row[Lane.FLUSH_REQUESTED] < where and not self._is_lost(where):
             row[Lane.FLUSH_REQUESTED] = where
             self._attachment.hurry("committer")
             self._attachment.hurry("flusher")
@@ -121,7 +137,9 @@ class LaneProgress:
         row, word, clock = self._row, _WORD_OF[level], self._clock
         began = clock.monotonic_ns()
         self.request(where)
-        while row[word] < where:
+        while not self.reached(level, where):
+            if self._is_lost(where):
+                raise self._loss()
             waited = clock.monotonic_ns() - began
             if waited >= limit:
                 late = self._late(level, where) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -250,7 +268,7 @@ class LaneProgress:
         while True:
             with self._lock:
                 now = self._clock.monotonic_ns()
-                due = self._waiters.take_due(self._row, now) or self._take_refused(now)
+                due = self._take_lost() or self._waiters.take_due(self._row, now) or self._take_refused(now)
                 if not due and not self._waiters.outstanding:
                     self._watching = False
                     return
@@ -258,6 +276,12 @@ class LaneProgress:
                 call(tell, outcome)
             if not due:
                 self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
+
+    def _take_lost(self) -> list[Due]:
+        """Removes the waiters for messages that are lost."""
+        if self._row[Lane.LOSSES] == self._losses:
+            return []
+        return self._waiters.take_behind(self._row[Lane.LOST_BEHIND], self._loss())
 
     def _take_refused(self, now: int) -> list[Due]:
         """Removes the waiters that a failure ends.

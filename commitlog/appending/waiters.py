@@ -108,6 +108,11 @@ class Waiters:
                 due.append((tell, error))
         return due
 
+    def take_behind(self, where: int, error: CommitLogError) -> list[Due]:
+        """Removes the waiters for a place behind `where`, and returns them with the same error."""
+        waiters = (waiter for heap in self._by_where.values() for place, _, waiter in heap if place > where)
+        return [(tell, error) for waiter in waiters if (tell := self._turn_out(waiter))]
+
     def take_reached(self, word: Word, where: int, error: CommitLogError) -> list[Due]:
         """Removes the waiters for a word whose place is not behind `where`."""
         due: list[Due] = []

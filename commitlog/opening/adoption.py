@@ -93,7 +93,9 @@ class Adoption:
                 f"lane {lane}: its buffers are gone; {lost} bytes that were accepted and not committed are lost"
             )
             row[Lane.BUFFERS] += 1
+            _note_loss(row, row[Lane.FLUSHED])
             self._recover(lane)
+            row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]  # what was committed may have been kept
             return
         try:
             _check_direct(row, lane_directory, self.channel)
@@ -102,6 +104,7 @@ class Adoption:
                 self.report(f"{error}; producer {row[Lane.LESSEE_PID]} holds lane {lane}: close it, then start again")
                 return
             self.report(f"lane {lane}: messages that were accepted are lost: {error}; what is whole is kept")
+            _note_loss(row, error.offset)
             _write_out(self.control, lane_directory, self.channel)
             self._recover(lane, known_end=row[Lane.WROTE])
             return
@@ -125,6 +128,16 @@ class Adoption:
             raise disk_error(error.errno or errno.EIO, f"checking the files of {lane_directory.path}") from error
         file_bytes = queue_file_bytes(self.facts)
         check_queues(self.control, lane_directory, size, file_bytes, self.channel, self.report)
+
+
+def _note_loss(row: memoryview, where: int) -> None:
+    """Tells the holders of receipts that what was accepted behind `where` may be lost.
+
+    Other messages will take those places. It is noted before the lane is recovered, because a start
+    that was killed is not repeated from here.
+    """
+    row[Lane.LOST_BEHIND] = where
+    row[Lane.LOSSES] += 1
 
 
 # ---- segments that a producer wrote itself -----------------------------------------------------

@@ -262,9 +262,11 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
     """
     path = tmp_path / "store"
     with faulty_store(path, "direct") as sender:
-        sender.heals(sender.send())
+        kept = sender.send()
+        sender.heals(kept)
         sender.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
-        sender.is_told("LaneDamaged", sender.send(9000))
+        unsafe = sender.send(9000)
+        sender.is_told("LaneDamaged", unsafe)
         lost = sender.noted[-1]
         sender.send()
         with sender.store.producer() as other:
@@ -279,6 +281,10 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
         with sender.store.producer() as again:
             assert again.lane == 0
             assert again.send("t", b"and on").wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
+        assert kept.done()
+        assert not unsafe.done()
+        with pytest.raises(errors.StoreStopped, match=r"lane 0: .* lost messages that it had accepted"):
+            unsafe.wait(timeout=60)
         with commitlog.Reader(path, topic="t", start="earliest") as reader:
             assert next(reader).value == sender.sent[0]
             with pytest.raises(errors.CorruptRecord, match="nothing but zeros"):
