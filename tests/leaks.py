@@ -161,7 +161,7 @@ class Snapshot:
         sparks = _spark_sockets() if self.spark_jvm is not None else set()
         for fd, target in descriptors().items():
             if self.descriptors.get(fd) != target and target not in sparks:
-                yield f"descriptor {fd}: {target}"
+                yield f"descriptor {fd}: {target}{_ends_of(target)}"
 
     def _shared_memory(self) -> Iterator[str]:
         for name in shared_memory() - self.shared_memory:
@@ -208,6 +208,17 @@ def _spark_sockets() -> set[str]:
         if _SPARK_SOCKET.search(line):
             names.add(f"socket:[{line.split()[6]}]")
     return names
+
+
+def _ends_of(target: str) -> str:
+    """The kernel's line about a socket, with its addresses or its path; "" for anything else."""
+    inode = target.removeprefix("socket:[").removesuffix("]")
+    for name in ("tcp", "tcp6", "unix", "netlink") if inode != target else ():
+        with contextlib.suppress(OSError):
+            for line in (PROC / "net" / name).read_text().splitlines()[1:]:
+                if inode in line.split():
+                    return f" ({name} {' '.join(line.split())})"
+    return ""
 
 
 def _is_in_use(path: Path) -> bool:
