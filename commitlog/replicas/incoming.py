@@ -30,7 +30,8 @@ from commitlog.replicas.wire import (
 class Incoming:
     """Takes the frames of one connection, in their order.
 
-    `unsynced` says how many bytes were written since the last sync began. `lanes` gets the lanes
+    `unsynced` says how many bytes were written since the last sync began, and `is_complete` whether
+    all is durable here that the store had when the connection began. `lanes` gets the lanes
     that begin. `index_lock` is held while what the indexing thread uses is changed. `beside` has
     one thread, which syncs while more comes. Raises DiskError where the disk refuses, so that an
     OSError is always of the connection.
@@ -60,7 +61,7 @@ class Incoming:
         """Lane → what was acknowledged last."""
         self._completed = False
         """Whether it is to be said that the copy is complete."""
-        self.unsynced = 0
+        self.unsynced, self.is_complete = 0, False
 
     def expect(self, ends: Mapping[int, int]) -> None:
         """Notes how far the store's lanes may be sent."""
@@ -150,7 +151,7 @@ class Incoming:
         with self._index_lock:  # the other thread saves the mark, too
             self._mark.complete = True
             save_mark(self._directory, replace(self._mark))
-        self._completed = True
+        self._completed = self.is_complete = True
 
     # ---- durability -----------------------------------------------------------------------------
 

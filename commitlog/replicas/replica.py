@@ -95,7 +95,9 @@ class Replica:
         self._failure: CommitLogError | None = None
         """What has ended the thread that indexes."""
         self._full = ""
-        """The disk is full, as was told: the error's name. Empty once all that came had room."""
+        """The disk is full, as was told: the error's name. Empty once there was room again."""
+        self._has_all = False
+        """Whether this connection has brought all that the store had when it began."""
         self.mark = ReplicaMark(source, name)
         """The thread that takes in changes it. Who saves it holds `_index_lock`."""
         self.facts: StoreFacts | None = None
@@ -258,7 +260,7 @@ class Replica:
     def _lost(self) -> None:
         for lane in self.lanes.values():
             lane.forget_pending()
-        self.mark.connected = False
+        self.mark.connected = self._has_all = False
         self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
 
     def _welcomed(self, peer: ssl.SSLSocket) -> Welcome:
@@ -341,9 +343,7 @@ class Replica:
                 if incoming.unsynced < _SYNC_BYTES:
                     continue
             acknowledgements = incoming.sync(beside=is_more)
-            if acknowledgements and not is_more and self._full:
-                self._full = ""
-                self._tell(f"{self.directory.path} has room again; following {self.source}, epoch {welcome.epoch}")
+            self._has_all = incoming.is_complete
             now = self._clock.monotonic_ns()
             if not acknowledgements and now - said >= heartbeat_ms * 1_000_000:
                 acknowledgements = ACKNOWLEDGEMENT.pack(NO_LANE, 0)
@@ -371,7 +371,7 @@ class Replica:
     def _index_until_done(self) -> None:
         recorded_ns = 0
         while True:
-            is_over = self._done.is_set()
+            is_over, has_all = self._done.is_set(), self._has_all
             with self._index_lock:
                 moved = [lane.index() for lane in list(self.lanes.values())]
             now = self._clock.monotonic_ns()
@@ -381,6 +381,9 @@ class Replica:
                     for lane in list(self.lanes.values()):
                         lane.record()
                     self._save_mark()
+                if has_all and self._full:
+                    self._full = ""
+                    self._tell(f"{self.directory.path} has room again; following {self.source}")
             if is_over and not any(moved):
                 return
             if not any(moved):
