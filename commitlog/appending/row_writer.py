@@ -9,7 +9,15 @@ from types import TracebackType
 from typing import Any
 
 from commitlog.appending.program_end import close_at_end
-from commitlog.errors import ForkedProducer, IllegalArgument, IllegalRow, MessageTooLarge, ProducerClosed, RecordError
+from commitlog.errors import (
+    ConcurrentUse,
+    ForkedProducer,
+    IllegalArgument,
+    IllegalRow,
+    MessageTooLarge,
+    ProducerClosed,
+    RecordError,
+)
 
 SendRows = Callable[[list[Any]], Iterator[int]]
 """Appends rows to the log, and yields how many more of them are in it after each message."""
@@ -77,11 +85,14 @@ class RowWriter:
     def flush(self, timeout: float | None = None) -> None:
         """Sends what is collected, and returns when all of it is flushed.
 
-        Raises what `Producer.send_rows` and `Producer.flush` raise.
+        Raises what `Producer.send_rows` and `Producer.flush` raise, and ConcurrentUse in a signal
+        handler that has interrupted a call of this writer: that call sends the rows afterwards.
         """
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
+            if self._is_sending:
+                raise ConcurrentUse("this thread is sending the rows just now: flush when the signal handler has ended")
             self._send_all()
         self._flush(timeout)
 

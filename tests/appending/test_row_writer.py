@@ -19,6 +19,7 @@ import commitlog
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import (
     CommitLogError,
+    ConcurrentUse,
     ForkedProducer,
     IllegalArgument,
     IllegalProperty,
@@ -370,6 +371,30 @@ def test_a_signal_handler_appends_and_closes_within_append(closes: bool) -> None
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert sorted(taken) == sorted(given_rows)
+
+
+def test_a_signal_handler_can_not_flush_what_its_thread_sends() -> None:
+    """It would return before the rows are in the log."""
+    refused: list[str] = []
+
+    def send(batch: list[Any]) -> Iterator[int]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        yield len(batch)
+
+    def on_signal(*_: object) -> None:
+        with pytest.raises(ConcurrentUse, match="when the signal handler has ended") as caught:
+            rows.flush()
+        refused.append(str(caught.value))
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        rows = RowWriter(send, lambda timeout: None, NEVER, 3)
+        rows.append(1)
+        rows.flush()
+        rows.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 1
 
 
 def test_a_forked_child_has_no_rows_of_its_parent(live: commitlog.Store, topic: str) -> None:
