@@ -177,6 +177,26 @@ def test_a_program_ends_while_its_threads_send_and_wait(tmp_path: Path, work: st
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_ends_while_a_thread_waits_for_its_put(tmp_path: Path) -> None:
+    """Python ends the thread where it asks for the interpreter's lock, inside the native `send`."""
+    program = (
+        "import sys, threading, time, commitlog\n"
+        "producer = commitlog.Producer(sys.argv[1])\n"
+        "threading.Thread(target=lambda: producer.send('t', b'x'), daemon=True).start()\n"
+        "while not producer.statistics().messages: time.sleep(0.001)\n"
+    )
+    config = {**SMALL, "store": {**SMALL["store"], "flush_disk_type": "SYNC_FLUSH"}}
+    with commitlog.Store.open(tmp_path / "store", config) as store:
+        flusher = int((store.path / "locks" / "flusher").read_text())
+        os.kill(flusher, signal.SIGSTOP)
+        command = [sys.executable, "-c", program, str(store.path)]
+        try:
+            done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
+        finally:
+            os.kill(flusher, signal.SIGCONT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_callback_that_ends_the_program_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """`sys.exit()` in a callback is logged. Those that come later are called."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:

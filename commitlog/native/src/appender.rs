@@ -20,6 +20,7 @@ use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyFrozenSet, PyInt, PyString, PyTuple, PyType,
 };
 
+use crate::calls::call_method;
 use crate::failpoints::reached;
 use crate::layout::{Fields, Template};
 use crate::memory::{Room, Word, Words};
@@ -189,7 +190,8 @@ impl Appender {
             let sent = Appender::send_usual(slf, topic, value, key, headers, tags, waits);
             if let Some((receipt, to_tell)) = sent {
                 if let Some(end) = to_tell {
-                    slf.call_method1(answer_name(slf.py()), (end,))?;
+                    let py = slf.py();
+                    call_method(slf, answer_name(py), &(end,).into_pyobject(py)?)?;
                 }
                 return Ok(receipt);
             }
@@ -198,7 +200,7 @@ impl Appender {
         let wait = wait.0.unwrap_or_else(|| PyBool::new(py, true).to_owned().into_any());
         let flag = flag.0.unwrap_or_else(|| PyInt::new(py, 0).into_any());
         let arguments = (topic, value, key, headers, tags, wait, flag, born_timestamp);
-        slf.call_method1(send_name(py), arguments)
+        call_method(slf, send_name(py), &arguments.into_pyobject(py)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

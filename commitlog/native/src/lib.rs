@@ -3,6 +3,7 @@
 
 mod appender;
 mod batch;
+mod calls;
 mod crc;
 mod failpoints;
 mod layout;
