@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 
 
-def run(*command: str | Path, cwd: Path, timeout: float = 100, env: Mapping[str, str] = os.environ) -> str:
+def run(*command: str | Path, cwd: Path, timeout: float = 250, env: Mapping[str, str] = os.environ) -> str:
     """The output of a command that must succeed. If it fails, its output is in the error."""
     done = subprocess.run(
         [str(word) for word in command],

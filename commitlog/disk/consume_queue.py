@@ -154,23 +154,20 @@ class ConsumeQueue:
         A file is empty between its creation and the moment it gets its size. Raises _FileGone where
         the file is listed.
         """
-        fd = self._files.get(start)
-        if fd is None:
+        if start not in self._files:
             path, wanted = self.directory / segment_name(start), self.file_bytes
             try:
-                fd = self.channel.open(path)
+                size = self._take(start, path)
             except FileNotFoundError as error:
                 if start in self._starts:
                     raise _FileGone from error
                 return None
-            size = self.channel.size(fd)
             if size != wanted:
-                self.channel.close(fd)
+                self._forget(start)
                 if size == 0:
                     return None
                 raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
-            self._files[start] = fd
-        return fd
+        return self._files[start]
 
     def _open_to_write(self, start: int, *, create: bool = True) -> int:
         """A descriptor for writing.
@@ -183,23 +180,36 @@ class ConsumeQueue:
         if create:
             made = self.channel.make_directory(self.directory, below=self.directory.parents[2])
             self._named.difference_update(made, (directory.parent for directory in made))
-        fd = self.channel.open(path, write=True, create=create)
-        size = self.channel.size(fd)
+        if start in self._files:
+            self._forget(start)
+        size = self._take(start, path, write=True, create=create)
         if size not in (0, wanted):
-            self.channel.close(fd)
+            self._forget(start)
             raise DamagedFile(f"{path}: {size:,} bytes, this queue's files have {wanted:,}")
         if size == 0:
             try:
-                self.channel.truncate(fd, wanted)
+                self.channel.truncate(self._files[start], wanted)
             except OSError:
-                self.channel.close(fd)
+                self._forget(start)
                 raise
             self._named.discard(self.directory)
-        if start in self._files:
-            self.channel.close(self._files[start])
-        self._files[start] = fd
         self._writable.add(start)
-        return fd
+        return self._files[start]
+
+    def _take(self, start: int, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """Opens a file, and returns its size.
+
+        The descriptor is stored at once: an interrupt may come in any call after that.
+        """
+        self._files[start] = fd = self.channel.open(path, write=write, create=create)
+        try:
+            return self.channel.size(fd)
+        except BaseException:
+            self._forget(start)
+            raise
+
+    def _forget(self, start: int) -> None:
+        self.channel.close(self._files.pop(start))
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -262,7 +272,7 @@ class ConsumeQueue:
             self._sync_names()
         self._dirty.clear()
         for start in sorted(self._writable)[:-1]:  # full: a deleted file's space is free only once it is closed
-            self.channel.close(self._files.pop(start))
+            self._forget(start)
             self._writable.discard(start)
 
     def _sync_names(self) -> None:
@@ -364,9 +374,7 @@ class ConsumeQueue:
 
     def close(self) -> None:
         """Closes the files. Entries that were not synced may still be lost in a power cut."""
-        for fd in self._files.values():
-            self.channel.close(fd)
-        self._files.clear()
+        any(map(self.channel.close, map(self._files.pop, tuple(self._files))))  # one call: no interrupt in between
         self._writable.clear()
 
     def __enter__(self) -> ConsumeQueue:

@@ -143,7 +143,8 @@ class Cluster:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        self.last_error = self.shown(error.str())
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # it says less than what came before
+            self.last_error = self.shown(error.str())
         if error.code() in REFUSED:
             self._refusal = error
 

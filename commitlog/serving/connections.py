@@ -17,6 +17,8 @@ from commitlog.disk.file_channel import DISK
 _DESCRIPTORS = "/proc/self/fd"
 _RECEIVED = struct.Struct("128xQ")
 """Linux' struct tcp_info up to `tcpi_bytes_received`."""
+_ESTABLISHED = 1
+"""Its first byte where both ends are open: TCP_ESTABLISHED."""
 
 
 def peer_of(flights: str) -> str:
@@ -45,8 +47,11 @@ def descriptors() -> list[str]:
 
 
 def peers() -> set[str]:
-    """`host:port` of all that this process is connected to."""
-    return {peer for peer, _, _ in _connections()}
+    """`host:port` of all that this process is connected to.
+
+    One that has closed its end is not: its socket stays here until gRPC reads that.
+    """
+    return {peer for peer, _, connection in _connections() if _is_established(connection)}
 
 
 def received(port: int) -> dict[str, int]:
@@ -59,6 +64,14 @@ def received(port: int) -> dict[str, int]:
             facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
             found[peer] = _RECEIVED.unpack(facts)[0]
     return found
+
+
+def _is_established(connection: socket.socket) -> bool:
+    try:
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:  # closed meanwhile
+        return False
+    return state[0] == _ESTABLISHED
 
 
 def end_connections(port: int, ended: set[str]) -> None:

@@ -148,7 +148,7 @@ def test_rows_sent_counts_what_waits_for_the_disk(tmp_path: Path) -> None:
     config = {
         **CONFIG,
         "store": {**CONFIG["store"], "flush_disk_type": "SYNC_FLUSH"},
-        "producer": {"sync_flush_timeout_ms": 300},
+        "producer": {"sync_flush_timeout_ms": 60_000},
     }
     with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
         store.create_topic("orders", DECLARED)
@@ -157,6 +157,7 @@ def test_rows_sent_counts_what_waits_for_the_disk(tmp_path: Path) -> None:
         assert receipt.offset == 2
         assert receipt.done("flushed")
         flusher = int((store.path / "locks/flusher").read_text())
+        producer._progress._timeout_seconds = 0.3
         os.kill(flusher, signal.SIGSTOP)
         try:
             with pytest.raises(WaitTimeout) as caught:

@@ -50,7 +50,7 @@ def test_a_running_store(tmp_path: Path, config: Path) -> None:
         before = segments(path)
         trim = ("trim", path, "--before", "1 ms ago")
         assert run(*trim, given=b"n\n").returncode == 1
-        assert segments(path) == before
+        assert segments(path)[: len(before)] == before  # one more may have been made ahead
         done = run(*trim, given=b"y\n")
         assert re.search(
             rb"deleted (1 segment|2 segments), .* bytes\nothers could go, and are kept for named readers", done.stdout

@@ -49,6 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "allocator": {"interval_ms": 10, "lane_idle_ms": 50},
     "dispatcher": {"queue_file_entries": QUEUE_ENTRIES, "interval_ms": 20, "linger_ms": 0},
     "retention": {"max_bytes": 12 * SEGMENT_BYTES, "interval_ms": 10},
+    "producer": {"buffer_wait_ms": 60_000, "segment_wait_ms": 60_000},
     "supervisor": {"restarts_max": 1000, "restarts_window_ms": 1000, "start_wait_ms": 60_000},
 }
 _FIRST, _FIRST_AT = struct.Struct("<Q"), 40

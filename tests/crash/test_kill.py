@@ -71,7 +71,8 @@ def test_everything_killed_at_once_comes_back_whole(way: str, tmp_path: Path) ->
             scene.kill_everything()
         scene.goes_on()
         assert scene.finish() > 50
-        assert sum(scene.kills.values()) == 2 * 7 + 2
+        # a stage whose supervisor is killed first may be gone before its turn comes
+        assert 2 * 3 + 2 <= sum(scene.kills.values()) <= 2 * 7 + 2
 
 
 POINTS = [

@@ -30,7 +30,7 @@ from commitlog.errors import (
     WaitTimeout,
 )
 
-_RETRY_SECONDS = 30.0
+_RETRY_SECONDS = 90.0
 _CHILDS_MESSAGES = 60
 _PASSING = (
     StoreNotRunning,

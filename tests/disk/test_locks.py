@@ -108,7 +108,7 @@ def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) 
             os.waitpid(child, 0)
 
 
-_ONE_STEP = ("__del__", "close", "open", "opened")
+_ONE_STEP = ("__del__", "__exit__", "close", "open", "opened")
 """Functions that hand a descriptor over, or close it. Python lets no signal in where they have it
 in a local variable only; a trace function could be there."""
 
@@ -159,6 +159,37 @@ def test_an_interrupt_at_any_line_of_a_lease_leaves_nothing(store: commitlog.Sto
             break
     assert len(seen) > 100
     assert lease_all(store) == list(range(LANES))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_line_of_the_first_send_to_a_topic_leaves_nothing(tmp_path: Path) -> None:
+    """It opens the consume queue to learn where the topic's offsets go on."""
+
+    path = tmp_path / "store"
+
+    def send(trace: _AtNewLine | None) -> None:
+        with commitlog.Producer(path) as producer:
+            sys.settrace(trace)
+            try:
+                producer.send("t", b"")
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+
+    with commitlog.Store.open(path, CONFIG):
+        send(None)
+    with commitlog.Store.open(path, CONFIG):  # now only the queue tells, as all of the log is indexed
+        before, seen = set(leaks.descriptors()), set[tuple[str, int]]()
+        while True:
+            tracer = _AtNewLine(seen, _interrupt, "commitlog/disk", "commitlog/reading")
+            send(tracer)
+            if not set(leaks.descriptors()) <= before:
+                gc.collect()
+            assert set(leaks.descriptors()) <= before, f"after line {tracer.at}"
+            if tracer.at is None:
+                break
+        assert len(seen) > 20
 
 
 class _Interrupted(Exception):

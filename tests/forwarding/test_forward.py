@@ -30,6 +30,7 @@ from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
 from tests.nightly import with_nightly
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 POSITIONS = "commitlog-forward-kafka-{}"
 
@@ -153,7 +154,15 @@ def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: 
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
     admin = kafka.admin()
     admin.incremental_alter_configs([resource])[resource].result(60)
-    forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+
+    def goes_on() -> bool:
+        try:
+            forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+        except MessageRefused:
+            return False  # the broker has not heard of the new limit yet
+        return True
+
+    wait_until(goes_on, "the broker to take larger messages")
     assert kafka.values(name) == bodies(store)
 
 

@@ -23,6 +23,7 @@ from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.reader import Reader
 from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
+from tests.builders.scrape import halted
 from tests.builders.vector_store import load
 from tests.command_line import run
 from tests.crash.scene import pid_of
@@ -356,7 +357,8 @@ def test_a_copy_with_a_hole(tmp_path: Path, then: str) -> None:
             send(producer, 0, 1800)
         wait_until(lambda: recorded(path) == store.statistics().lanes[0].wrote, "all to be recorded")
         if then != "was stopped":
-            shutil.copytree(path, copy)
+            with halted(path):
+                shutil.copytree(path, copy)
         if then == "was killed":  # at another moment: its consume queues are behind
             for queue in (copy / "lanes/0/consumequeue/orders").rglob("0*"):
                 if queue.is_file():

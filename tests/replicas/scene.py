@@ -23,7 +23,7 @@ import commitlog
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import StageFailed
+from commitlog.errors import ReplicaNotAvailable, ReplicationTimeout, StageFailed
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits, StoreView
 from commitlog.replicas.replica import Replica
@@ -264,3 +264,16 @@ def check_equal(scene: Scene, copy: Path | None = None) -> None:
     place = copy or scene.copy
     assert log_of(place) == log_of(scene.primary)
     assert queues_of(place) == queues_of(scene.primary)
+
+
+def await_replicated(receipt: commitlog.Receipt) -> None:
+    """Waits also where the replica is out of sync for a moment."""
+
+    def is_replicated() -> bool:
+        try:
+            receipt.wait("replicated", 1)
+        except (ReplicaNotAvailable, ReplicationTimeout):
+            return False
+        return True
+
+    wait_until(is_replicated, "it is replicated")

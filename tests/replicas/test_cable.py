@@ -14,7 +14,7 @@ from commitlog.reading.view import StoreView
 from commitlog.replicas.promotion import promote
 from commitlog.statistics import store_statistics
 from tests.replicas.cable import ADDRESSES, TO_REPLICA, TO_STORE, Cable, Machines, two_machines, why_not
-from tests.replicas.scene import Scene, await_copy, check_equal
+from tests.replicas.scene import Scene, await_copy, await_replicated, check_equal
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -78,19 +78,6 @@ class Sender:
         values, last = self.send(count)
         await_replicated(last)
         self.replicated += values
-
-
-def await_replicated(receipt: commitlog.Receipt) -> None:
-    """Waits also where the replica is out of sync for a moment."""
-
-    def is_replicated() -> bool:
-        try:
-            receipt.wait("replicated", 1)
-        except (ReplicaNotAvailable, ReplicationTimeout):
-            return False
-        return True
-
-    wait_until(is_replicated, "it is replicated", patience=PATIENCE_SECONDS)
 
 
 def break_cable(cable: Cable, held: set[int], sender: Sender, path: Path) -> None:

@@ -31,6 +31,7 @@ def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
         producer = store.producer()
         producer.send("orders", b"first").wait("flushed", 60)  # a copy has all of a store without a byte
         await_copy(scene)
+        wait_until(lambda: store.statistics().lanes[0].in_sync == 1, "it is in sync")
         producer.send("orders", b"second").wait("replicated", timeout=60)
         with commitlog.Reader(scene.copy, topic="orders", follow=True) as reader:
             assert [message and message.value for message in (reader.poll(60), reader.poll(60))] == [

@@ -12,7 +12,7 @@ import commitlog
 from commitlog.errors import ReplicaNotAvailable, ReplicationTimeout
 from tests.nightly import with_nightly
 from tests.replicas.line import Line, line
-from tests.replicas.scene import Scene, await_copy, check_equal
+from tests.replicas.scene import Scene, await_copy, await_replicated, check_equal
 from tests.waiting import wait_until
 
 
@@ -50,8 +50,7 @@ def test_a_line_that_is_silent(scene: Scene, held: set[str]) -> None:
         with pytest.raises(ReplicaNotAvailable):
             receipt.wait("replicated", 60)
         way.held.clear()
-        in_sync(store, 1)
-        receipt.wait("replicated", 60)
+        await_replicated(receipt)
         await_copy(scene)
         check_equal(scene)
 

@@ -291,15 +291,13 @@ def trimmed(store: commitlog.Store) -> int:
 
 def test_heartbeats_keep_a_connection_and_silence_ends_it(tmp_path: Path) -> None:
     """A heartbeat has the exact next offset, and no data."""
-    with (
-        replicated(tmp_path / "store", housekeeping_ms=1_000) as (store, producer),
-        Slave(slave_port(store.path)) as slave,
-    ):
+    with replicated(tmp_path / "store", housekeeping_ms=3_000) as (store, producer):
         end = fill(producer)
-        slave.follow(end)
-        while (end, 0) not in slave.frames:
-            assert slave.receive()
-        assert slave.is_turned_out()
+        with Slave(slave_port(store.path)) as slave:
+            slave.follow(end)
+            while (end, 0) not in slave.frames:
+                assert slave.receive()
+            assert slave.is_turned_out()
 
 
 def test_garbage_ends_a_connection_and_harms_no_other(running: commitlog.Store) -> None:

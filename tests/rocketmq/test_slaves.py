@@ -61,7 +61,7 @@ class SlaveStore:
             words = line.split()
             if len(words) == 2 and words[1] == "0" and words[0].isdecimal():
                 self.end = int(words[0])
-            elif not words[0].isdecimal():
+            elif words and not words[0].isdecimal():
                 self._said.append(line)
 
     def follow(self, end: int) -> None:

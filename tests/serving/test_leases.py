@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from socket import create_connection, create_server
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from commitlog.reading.named_readers import NamedReaders
 from commitlog.remote import requests
 from commitlog.serving import served_store
 from commitlog.serving.access import Access, add_token
+from commitlog.serving.connections import peers
 from commitlog.serving.server import Server
 from commitlog.serving.settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource, StreamReader
@@ -155,3 +157,14 @@ def test_a_client_holds_some_names_and_not_all(
         served.hold_name("c", other, "127.0.0.1:2")
         served.move_name(requests.MoveName("store", leases[0], release=True), greedy, "127.0.0.1:1")
         served.hold_name("d", greedy, "127.0.0.1:1")
+
+
+def test_a_client_that_has_closed_its_end_is_gone() -> None:
+    """Its socket stays here until gRPC reads that."""
+    with create_server(("127.0.0.1", 0)) as listener:
+        with create_connection(listener.getsockname()) as client:
+            served, _ = listener.accept()
+            host, port = client.getsockname()
+            assert f"{host}:{port}" in peers()
+        with served:
+            wait_until(lambda: f"{host}:{port}" not in peers(), "the end of the connection")

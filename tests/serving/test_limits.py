@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import orjson
@@ -148,7 +148,8 @@ def test_connections_that_say_nothing_or_nonsense_are_ended(tmp_path: Path, cert
         ]
         connected[0].sendall(hello)
         connected[1].sendall(b"GET / HTTP/1.1\r\n\r\n")
-        connected[2].sendall(os.urandom(1 << 16))
+        with suppress(ConnectionError):  # the server may have ended it at the first bytes
+            connected[2].sendall(os.urandom(1 << 16))
         assert ask(address) == ["store"]
         left = set(connected)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,18 @@ def _read(path: Path, topic: str) -> list[int]:
     return found[0]
 
 
+def remove(store: Path, directory: Path, *, leaves_directory: bool = False) -> None:
+    """Removes a directory of a running store, whose dispatcher would make it again meanwhile."""
+    dispatcher = pid_of(store, "dispatcher")
+    os.kill(dispatcher, signal.SIGSTOP)
+    try:
+        shutil.rmtree(directory)
+        if leaves_directory:
+            directory.mkdir()
+    finally:
+        os.kill(dispatcher, signal.SIGCONT)
+
+
 def _is_dispatched(store: commitlog.Store) -> bool:
     (lane,) = store.statistics().lanes
     return lane.dispatched == lane.wrote
@@ -64,7 +78,7 @@ def test_queues_removed_after_retention_come_back(tmp_path: Path) -> None:
             producer.flush()
         wait_until(lambda: _is_dispatched(store) and len(_read(path, "orders")) < 300, "retention")
         queues = path / "lanes/0/consumequeue"
-        shutil.rmtree(queues)
+        remove(path, queues)
         wait_until(lambda: (queues / "orders").exists() and _is_dispatched(store), "the queue of orders")
         found = _read(path, "orders")
         assert found
@@ -86,8 +100,9 @@ def test_a_queue_removed_from_a_killed_dispatcher_comes_back(max_bytes: int, tmp
         producer.flush()
         wait_until(lambda: _is_dispatched(store) and (not max_bytes or len(_read(path, "orders")) < 300), "retention")
         before = pid_of(path, "dispatcher")
-        kill(before)
+        os.kill(before, signal.SIGSTOP)
         shutil.rmtree(path / "lanes/0/consumequeue/orders")
+        kill(before)
         assert producer.send("orders", b"last").offset == SENT
         producer.flush()
         wait_until(lambda: pid_of(path, "dispatcher") != before and _is_dispatched(store), "the queue of orders")
@@ -110,7 +125,7 @@ def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) 
         assert _send(store, "others", 10) == list(range(10))
         wait_until(lambda: _is_dispatched(store), "all is in the queues")
         queues = store.path / "lanes/0/consumequeue"
-        shutil.rmtree(store.path / "lanes/0" / removed)
+        remove(store.path, store.path / "lanes/0" / removed)
         if removed != "consumequeue":
             wait_until(lambda: (queues / "orders").exists() and _is_dispatched(store), "the queue of orders")
         assert _send(store, "orders", 10) == list(range(SENT, SENT + 10))
@@ -133,9 +148,7 @@ def test_a_producer_that_knows_queues_meets_one_that_is_gone(tmp_path: Path, lea
         with store.producer() as producer:
             producer.send("letters", b"first")
             queue = path / "lanes/0/consumequeue/orders"
-            shutil.rmtree(queue)
-            if leaves_directory:
-                queue.mkdir()
+            remove(path, queue, leaves_directory=leaves_directory)
             assert producer.send("orders", b"next").offset == 5
             assert producer.send("stamps", b"first").offset == 0
             producer.flush()
