@@ -62,7 +62,12 @@ class Command(TyperCommand):
         if len(arguments) > 1 and arguments[0].envvar == STORE_VARIABLE and (store := os.environ.get(STORE_VARIABLE)):
             args = [store, *args]
         ctx.meta[WORDS] = list(args)
-        return super().parse_args(ctx, args)
+        ctx.allow_extra_args = True  # refused here, with a hint
+        rest: list[str] = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            by_option = any("--topic" in param.opts for param in self.params)
+            ctx.fail(f"unexpected argument: {' '.join(rest)}{'; name a topic by --topic' if by_option else ''}")
+        return rest
 
 
 class LazyCommands(TyperGroup):

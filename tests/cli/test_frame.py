@@ -61,6 +61,12 @@ def test_a_misspelt_command_is_named_with_the_one_that_is_meant() -> None:
     assert b"there is no command 'stats'; did you mean stat?" in done.stderr
 
 
+def test_a_topic_where_an_option_is_meant(store: HandMadeStore) -> None:
+    done = run("cat", store.path, "orders")
+    assert done.returncode == 2
+    assert b"unexpected argument: orders; name a topic by --topic" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", [("top", "x", "--interval", "soon"), ("config", "nope"), ("top", "x", "--count", "a")]
 )
