@@ -101,6 +101,14 @@ class StoreStopped(CommitLogError):
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
+class MessagesLost(StoreStopped):
+    """A store was killed, and its next start found that messages of a lane are lost.
+
+    A receipt raises it. Its message may be one of them: look whether it is in the log before you
+    send it again.
+    """
+
+
 class StoreMoved(StoreStopped):
     """The store's directory was renamed, removed or replaced while the store ran.
 

@@ -100,7 +100,7 @@ class Receipt(_Values):
         return self._progress.message_id(self.physical_offset)
 
     def done(self, level: Level = "flushed") -> bool:
-        """Whether the message has reached the level. This reads one word of shared memory.
+        """Whether the message has reached the level. This reads words of shared memory.
 
         Raises IllegalArgument for a level that does not exist.
         """
@@ -110,7 +110,7 @@ class Receipt(_Values):
         """Waits until the message has reached the level, and returns PUT_OK.
 
         It waits at most `timeout` seconds; None waits as long as it takes. Whatever it raises, the
-        message is in the log, except where StoreStopped says that it is lost.
+        message is in the log, unless it is MessagesLost.
 
         Raises:
         - WaitTimeout: the time is over. The message may still become flushed, so sending it again
@@ -119,8 +119,9 @@ class Receipt(_Values):
           `error.status` is FLUSH_SLAVE_TIMEOUT.
         - ReplicaNotAvailable: it is flushed, and too few replicas are in sync.
         - DiskError (DiskFull, DiskInputOutput, …): the disk refuses.
-        - StoreStopped, StoreNotRunning: no stage is left that could flush it, or a later start of
-          the store found that it is lost.
+        - StoreStopped, StoreNotRunning: no stage is left that could flush it.
+        - MessagesLost, a StoreStopped: the store was killed, and its next start found that messages
+          are lost; this may be one of them.
         - IllegalArgument: there is no such level here, or the timeout is not a time.
         """
         return self._progress.wait(level, self.end, timeout)

@@ -226,8 +226,8 @@ class Lane:
     BUFFERS = word(56, writer="lock holder")  # a sequence: odd while the lane is prepared for a lessee
     SEGMENT_SIZE = word(57, writer="lock holder")
     SLOTS = word(58, writer="lock holder")  # 0: no buffers, the lessee writes the segment files itself
-    LOSSES = word(59, writer="lock holder")  # how many starts found that accepted messages were lost
-    LOST_BEHIND = word(60, writer="lock holder")  # what was accepted there before that start may be lost
+    LOSSES = word(59, writer="lock holder")  # how many starts found accepted messages lost; receipts read both
+    LOST_BEHIND = word(60, writer="lock holder")  # a log offset: what was accepted behind it, before the last of them
     # line 8
     ALLOCATED = word(64, writer="allocator")  # segment files exist up to here
     ALLOCATOR_FAULT = word(65, writer="allocator")  # errno, 0 when healthy; the other faults are the same

@@ -22,11 +22,11 @@ from commitlog.errors import (
     CommitLogError,
     ForkedProducer,
     IllegalArgument,
+    MessagesLost,
     NotCopied,
     PoolUnlinked,
     ReplicaNotAvailable,
     ReplicationTimeout,
-    StoreStopped,
     WaitTimeout,
 )
 from commitlog.receipt import Level, Receipt
@@ -97,17 +97,17 @@ class LaneProgress:
         return reached and not self._is_lost(where)
 
     def _is_lost(self, where: int) -> bool:
-        """Whether a later start of the store found the message lost.
+        """Whether a later start of the store found that the message may be lost.
 
-        Another message may be at its place by now.
+        Another message may be at its place by now. Only the last loss is known by its place.
         """
-        row = self._row
-        return row[Lane.LOSSES] != self._losses and where > row[Lane.LOST_BEHIND]
+        losses = self._row[Lane.LOSSES] - self._losses
+        return losses > 1 or (losses == 1 and where > self._row[Lane.LOST_BEHIND])
 
-    def _loss(self) -> StoreStopped:
-        return StoreStopped(
-            f"lane {self.lane}: the store was killed and started again, and lost messages that it had accepted, as its log "
-            f"says: read what is in the log before this message is sent again"
+    def _loss(self) -> MessagesLost:
+        return MessagesLost(
+            f"lane {self.lane}: the store was killed and started again, and lost messages that it had accepted; this may be "
+            f"one of them: look whether it is in the log before you send it again"
         )
 
     def status_of(self, where: int) -> PutMessageStatus:
@@ -268,7 +268,8 @@ class LaneProgress:
         while True:
             with self._lock:
                 now = self._clock.monotonic_ns()
-                due = self._take_lost() or self._waiters.take_due(self._row, now) or self._take_refused(now)
+                reached = {word: self._row[word] for word in _WORD_OF.values()}  # before it is asked what is lost
+                due = self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
                 if not due and not self._waiters.outstanding:
                     self._watching = False
                     return
@@ -278,10 +279,11 @@ class LaneProgress:
                 self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
 
     def _take_lost(self) -> list[Due]:
-        """Removes the waiters for messages that are lost."""
-        if self._row[Lane.LOSSES] == self._losses:
+        """Removes the waiters for messages that may be lost."""
+        losses = self._row[Lane.LOSSES] - self._losses
+        if not losses:
             return []
-        return self._waiters.take_behind(self._row[Lane.LOST_BEHIND], self._loss())
+        return self._waiters.take_behind(self._row[Lane.LOST_BEHIND] if losses == 1 else -1, self._loss())
 
     def _take_refused(self, now: int) -> list[Due]:
         """Removes the waiters that a failure ends.

@@ -65,8 +65,9 @@ class Command(TyperCommand):
         ctx.allow_extra_args = True  # refused here, with a hint
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            by_option = any("--topic" in param.opts for param in self.params)
-            ctx.fail(f"unexpected argument: {' '.join(rest)}{'; name a topic by --topic' if by_option else ''}")
+            by_option = any("--topic" in param.opts for param in self.params) and "--topic" not in ctx.meta[WORDS]
+            kind = "argument" if len(rest) == 1 else "arguments"
+            ctx.fail(f"unexpected {kind}: {' '.join(rest)}{'; name a topic by --topic' if by_option else ''}")
         return rest
 
 

@@ -209,7 +209,7 @@ class ConsumeQueue:
             raise
 
     def _forget(self, start: int) -> None:
-        self.channel.close(self._files.pop(start))
+        any(map(self.channel.close, map(self._files.pop, (start,))))  # one call, as in `close`
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -374,8 +374,13 @@ class ConsumeQueue:
 
     def close(self) -> None:
         """Closes the files. Entries that were not synced may still be lost in a power cut."""
-        any(map(self.channel.close, map(self._files.pop, tuple(self._files))))  # one call: no interrupt in between
+        # one call: no interrupt comes while a descriptor is in neither of the two
+        any(map(self.channel.close, map(self._files.pop, tuple(self._files))))
         self._writable.clear()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_files"):  # False where an interrupt came during __init__
+            self.close()  # an interrupt may have come before that of a with-block
 
     def __enter__(self) -> ConsumeQueue:
         return self

@@ -92,10 +92,10 @@ class Adoption:
             self.report(
                 f"lane {lane}: its buffers are gone; {lost} bytes that were accepted and not committed are lost"
             )
-            row[Lane.BUFFERS] += 1
             _note_loss(row, row[Lane.FLUSHED])
             self._recover(lane)
             row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]  # what was committed may have been kept
+            row[Lane.BUFFERS] += 1  # last: a start that is killed before is repeated
             return
         try:
             _check_direct(row, lane_directory, self.channel)
@@ -133,8 +133,8 @@ class Adoption:
 def _note_loss(row: memoryview, where: int) -> None:
     """Tells the holders of receipts that what was accepted behind `where` may be lost.
 
-    Other messages will take those places. It is noted before the lane is recovered, because a start
-    that was killed is not repeated from here.
+    Other messages will take those places. It is noted before the lane is recovered, so that no
+    receipt is confirmed by what the recovery stores.
     """
     row[Lane.LOST_BEHIND] = where
     row[Lane.LOSSES] += 1

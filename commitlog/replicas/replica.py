@@ -96,8 +96,9 @@ class Replica:
         """What has ended the thread that indexes."""
         self._full = ""
         """The disk is full, as was told: the error's name. Empty once there was room again."""
-        self._has_all = False
-        """Whether this connection has brought all that the store had when it began."""
+        self._has_all = self._has_room = False
+        """Whether this connection has brought all that the store had when it began, and whether the
+        other thread has indexed and recorded that."""
         self.mark = ReplicaMark(source, name)
         """The thread that takes in changes it. Who saves it holds `_index_lock`."""
         self.facts: StoreFacts | None = None
@@ -260,7 +261,7 @@ class Replica:
     def _lost(self) -> None:
         for lane in self.lanes.values():
             lane.forget_pending()
-        self.mark.connected = self._has_all = False
+        self.mark.connected = self._has_all = self._has_room = False
         self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
 
     def _welcomed(self, peer: ssl.SSLSocket) -> Welcome:
@@ -344,6 +345,9 @@ class Replica:
                     continue
             acknowledgements = incoming.sync(beside=is_more)
             self._has_all = incoming.is_complete
+            if self._full and self._has_room:
+                self._full = ""
+                self._tell(f"{self.directory.path} has room again; following {self.source}")
             now = self._clock.monotonic_ns()
             if not acknowledgements and now - said >= heartbeat_ms * 1_000_000:
                 acknowledgements = ACKNOWLEDGEMENT.pack(NO_LANE, 0)
@@ -381,9 +385,7 @@ class Replica:
                     for lane in list(self.lanes.values()):
                         lane.record()
                     self._save_mark()
-                if has_all and self._full:
-                    self._full = ""
-                    self._tell(f"{self.directory.path} has room again; following {self.source}")
+                self._has_room = has_all
             if is_over and not any(moved):
                 return
             if not any(moved):

@@ -197,6 +197,33 @@ def test_a_program_ends_while_a_thread_waits_for_its_put(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_ends_while_a_finalizer_runs_in_a_send(tmp_path: Path) -> None:
+    """Up to Python 3.11 the allocation of a receipt may collect garbage."""
+    program = (
+        "import gc, sys, threading, time, commitlog\n"
+        "producer = commitlog.Producer(sys.argv[1])\n"
+        "producer.send('t', b'x')\n"
+        "inside = threading.Event()\n"
+        "class Garbage:\n"
+        "    def __init__(self): self.cycle = self\n"
+        "    def __del__(self):\n"
+        "        inside.set()\n"
+        "        while True: time.sleep(0.0001)\n"
+        "def work():\n"
+        "    gc.disable()\n"
+        "    Garbage()\n"
+        "    gc.set_threshold(1)\n"
+        "    gc.enable()\n"
+        "    while True: producer.send('t', b'x')\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "inside.wait()\n"
+    )
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        command = [sys.executable, "-c", program, str(store.path)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_callback_that_ends_the_program_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """`sys.exit()` in a callback is logged. Those that come later are called."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:

@@ -67,7 +67,9 @@ def test_it_tells_of_its_start_and_its_stop(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(60) == 0
         manager.expect("STATUS=draining")
-    first, *others = dict.fromkeys(manager.lines)  # a start that lasts long says twice what it does
+    first, *others = manager.lines
+    while others[:2] == [first, "STATUS=opening the store"]:  # a start that lasts long says so again
+        del others[:2]
     assert re.fullmatch(r"EXTEND_TIMEOUT_USEC=\d+", first)
     assert others == ["STATUS=opening the store", "READY=1", "STATUS=running", "STOPPING=1", "STATUS=draining"]
 

@@ -108,7 +108,7 @@ def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) 
             os.waitpid(child, 0)
 
 
-_ONE_STEP = ("__del__", "__exit__", "close", "open", "opened")
+_ONE_STEP = ("__del__", "close", "open", "opened")
 """Functions that hand a descriptor over, or close it. Python lets no signal in where they have it
 in a local variable only; a trace function could be there."""
 

@@ -288,7 +288,7 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
             assert again.send("t", b"and on").wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
         assert kept.done()
         assert not unsafe.done()
-        with pytest.raises(errors.StoreStopped, match=r"lane 0: .* lost messages that it had accepted"):
+        with pytest.raises(errors.MessagesLost, match=r"lane 0: .* lost messages that it had accepted"):
             unsafe.wait(timeout=60)
         with commitlog.Reader(path, topic="t", start="earliest") as reader:
             assert next(reader).value == sender.sent[0]

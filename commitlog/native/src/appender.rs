@@ -20,7 +20,7 @@ use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyFrozenSet, PyInt, PyString, PyTuple, PyType,
 };
 
-use crate::calls::call_method;
+use crate::calls::{call_method, make};
 use crate::failpoints::reached;
 use crate::layout::{Fields, Template};
 use crate::memory::{Room, Word, Words};
@@ -191,7 +191,7 @@ impl Appender {
             if let Some((receipt, to_tell)) = sent {
                 if let Some(end) = to_tell {
                     let py = slf.py();
-                    call_method(slf, answer_name(py), &(end,).into_pyobject(py)?)?;
+                    call_method(slf, answer_name(py), [PyInt::new(py, end).as_any()])?;
                 }
                 return Ok(receipt);
             }
@@ -199,8 +199,12 @@ impl Appender {
         let py = slf.py();
         let wait = wait.0.unwrap_or_else(|| PyBool::new(py, true).to_owned().into_any());
         let flag = flag.0.unwrap_or_else(|| PyInt::new(py, 0).into_any());
-        let arguments = (topic, value, key, headers, tags, wait, flag, born_timestamp);
-        call_method(slf, send_name(py), &arguments.into_pyobject(py)?)
+        let none = py.None().into_bound(py);
+        let (key, headers, tags) =
+            (key.unwrap_or(&none), headers.unwrap_or(&none), tags.unwrap_or(&none));
+        let born_timestamp = born_timestamp.unwrap_or(&none);
+        let arguments = [topic, value, key, headers, tags, &wait, &flag, born_timestamp];
+        call_method(slf, send_name(py), arguments)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -340,12 +344,7 @@ impl Appender {
         };
         // SAFETY: the type is a subclass of tuple, whose tp_alloc makes one of any length, as
         // tuple's own tp_new does; its items are null until `fill` sets them
-        let made = unsafe {
-            Bound::from_owned_ptr_or_opt(
-                py,
-                allocate(receipt.as_ptr().cast::<ffi::PyTypeObject>(), RECEIPT_VALUES),
-            )
-        };
+        let made = unsafe { make(receipt.bind(py), allocate, RECEIPT_VALUES) };
         if made.is_none() {
             PyErr::take(py); // no memory: Python says so
         }
@@ -355,7 +354,11 @@ impl Appender {
 
 /// The same bytes as an object that nobody changes. None if there is no memory: Python says so.
 fn copy_of<'py>(value: &Bound<'py, PyByteArray>) -> Option<Bound<'py, PyBytes>> {
-    value.py().get_type::<PyBytes>().call1((value,)).ok()?.cast_into().ok()
+    // SAFETY: it gives a reference that is ours, or null and an error
+    let copy = unsafe {
+        Bound::from_owned_ptr_or_err(value.py(), ffi::PyBytes_FromObject(value.as_ptr()))
+    };
+    copy.ok()?.cast_into().ok()
 }
 
 /// How objects of a subclass of tuple are made.

@@ -6,17 +6,16 @@
 //! instead, as Python 3.14 does it. pyo3 does the same where it takes the lock itself.
 
 use std::hint::black_box;
+use std::ptr::null_mut;
 use std::time::Duration;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyString, PyType};
 
-type Call = unsafe extern "C-unwind" fn(
-    *mut ffi::PyObject,
-    *mut ffi::PyObject,
-    *mut ffi::PyObject,
-) -> *mut ffi::PyObject;
+type Object = *mut ffi::PyObject;
+type CallMethod = unsafe extern "C-unwind" fn(Object, Object, ...) -> Object;
+type Allocate = unsafe extern "C-unwind" fn(*mut ffi::PyTypeObject, ffi::Py_ssize_t) -> Object;
 
 /// Keeps a thread here that is being unwound, until the process ends.
 struct Rest;
@@ -29,20 +28,60 @@ impl Drop for Rest {
     }
 }
 
+/// Calls something that may run code of Python's.
+fn guarded(call: impl FnOnce() -> Object) -> Object {
+    let rest = Rest;
+    let answer = call();
+    std::mem::forget(rest);
+    answer
+}
+
 /// Calls a method that is written in Python.
-pub fn call_method<'py>(
+pub fn call_method<'py, const N: usize>(
     object: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
-    arguments: &Bound<'py, PyTuple>,
+    arguments: [&Bound<'py, PyAny>; N],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let method = object.getattr(name)?;
+    const { assert!(N <= 8) };
     // SAFETY: the two types differ in whether the function unwinds. The black box keeps the
     // compiler from knowing which one this is, and so that pyo3 has promised that it does not.
-    let call: Call = unsafe { std::mem::transmute(black_box(ffi::PyObject_Call as *const ())) };
-    let rest = Rest;
-    // SAFETY: all of them live during the call, and no keywords are a null pointer
-    let answer = unsafe { call(method.as_ptr(), arguments.as_ptr(), std::ptr::null_mut()) };
-    std::mem::forget(rest);
+    let call: CallMethod =
+        unsafe { std::mem::transmute(black_box(ffi::PyObject_CallMethodObjArgs as *const ())) };
+    let of = |index: usize| arguments.get(index).map_or(null_mut(), |argument| argument.as_ptr());
+    // SAFETY: all of them live during the call, and a null pointer ends the arguments
+    let answer = guarded(|| unsafe {
+        call(
+            object.as_ptr(),
+            name.as_ptr(),
+            of(0),
+            of(1),
+            of(2),
+            of(3),
+            of(4),
+            of(5),
+            of(6),
+            of(7),
+            null_mut::<ffi::PyObject>(),
+        )
+    });
     // SAFETY: the call gives a reference that is ours, or null and an error
     unsafe { Bound::from_owned_ptr_or_err(object.py(), answer) }
+}
+
+/// Makes an object. That may collect garbage, and so run finalizers.
+///
+/// # Safety
+///
+/// `allocate` is the tp_alloc of `class`, which takes any `count`.
+pub unsafe fn make<'py>(
+    class: &Bound<'py, PyType>,
+    allocate: ffi::allocfunc,
+    count: ffi::Py_ssize_t,
+) -> Option<Bound<'py, PyAny>> {
+    // SAFETY: as in `call_method`
+    let call: Allocate = unsafe { std::mem::transmute(black_box(allocate as *const ())) };
+    // SAFETY: the caller's promise
+    let made = guarded(|| unsafe { call(class.as_ptr().cast(), count) });
+    // SAFETY: it is a reference that is ours, or null
+    unsafe { Bound::from_owned_ptr_or_opt(class.py(), made) }
 }
