@@ -378,10 +378,6 @@ class ConsumeQueue:
         any(map(self.channel.close, map(self._files.pop, tuple(self._files))))
         self._writable.clear()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_files"):  # False where an interrupt came during __init__
-            self.close()  # an interrupt may have come before that of a with-block
-
     def __enter__(self) -> ConsumeQueue:
         return self
 

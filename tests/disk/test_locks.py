@@ -108,9 +108,11 @@ def test_children_forked_by_another_thread_hold_no_lane(store: commitlog.Store) 
             os.waitpid(child, 0)
 
 
-_ONE_STEP = ("__del__", "close", "open", "opened")
+_ONE_STEP = ("__del__", "__exit__", "close", "open", "opened")
 """Functions that hand a descriptor over, or close it. Python lets no signal in where they have it
-in a local variable only; a trace function could be there."""
+in a local variable only; a trace function could be there. A signal at the entry of `__exit__` or
+`close` does leave the descriptor open; a `__del__` would mend that, and could close another's
+descriptor of the same number."""
 
 
 class _AtNewLine:
