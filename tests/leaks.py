@@ -79,11 +79,15 @@ def left_in_the_end(look: Callable[[], list[str]], patience: float) -> list[str]
         found[:] = look()
         return not found
 
+    def is_clean_of_garbage() -> bool:
+        """An object in a cycle of references is no leak. A thread may have held it until now."""
+        gc.collect()
+        return is_clean()
+
     if is_clean():
         return []
-    gc.collect()  # an object in a cycle of references is no leak
     with contextlib.suppress(AssertionError):
-        wait_until(is_clean, patience=patience)
+        wait_until(is_clean_of_garbage, patience=patience)
     return found
 
 
