@@ -102,10 +102,10 @@ class StoreStopped(CommitLogError):
 
 
 class MessagesLost(StoreStopped):
-    """A store was killed, and its next start found that messages of a lane are lost.
+    """A start of the store found that accepted messages of a lane are lost.
 
-    A receipt raises it. Its message may be one of them: look whether it is in the log before you
-    send it again.
+    Somebody removed the shared memory of a killed store, or a sync has failed. A receipt raises
+    this. Its message may be one of them: look whether it is in the log before you send it again.
     """
 
 

@@ -120,8 +120,8 @@ class Receipt(_Values):
         - ReplicaNotAvailable: it is flushed, and too few replicas are in sync.
         - DiskError (DiskFull, DiskInputOutput, …): the disk refuses.
         - StoreStopped, StoreNotRunning: no stage is left that could flush it.
-        - MessagesLost, a StoreStopped: the store was killed, and its next start found that messages
-          are lost; this may be one of them.
+        - MessagesLost, a StoreStopped: a later start of the store found that messages are lost.
+          This may be one of them.
         - IllegalArgument: there is no such level here, or the timeout is not a time.
         """
         return self._progress.wait(level, self.end, timeout)

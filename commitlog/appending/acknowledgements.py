@@ -106,8 +106,8 @@ class LaneProgress:
 
     def _loss(self) -> MessagesLost:
         return MessagesLost(
-            f"lane {self.lane}: the store was killed and started again, and lost messages that it had accepted; this may be "
-            f"one of them: look whether it is in the log before you send it again"
+            f"lane {self.lane}: a start of the store found that it has lost messages that it had accepted; this may be one "
+            f"of them: look whether it is in the log before you send it again"
         )
 
     def status_of(self, where: int) -> PutMessageStatus:
