@@ -261,7 +261,7 @@ class Replica:
     def _lost(self) -> None:
         for lane in self.lanes.values():
             lane.forget_pending()
-        self.mark.connected = self._has_all = self._has_room = False
+        self.mark.connected = False
         self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
 
     def _welcomed(self, peer: ssl.SSLSocket) -> Welcome:
@@ -328,6 +328,7 @@ class Replica:
     def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming) -> None:
         incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
         frames = FrameReader(peer.recv_into)
+        self._has_all = self._has_room = False  # not at the end of the last one: the other thread ends after it
         self.mark.connected = True
         peer.settimeout(welcome.housekeeping_ms / 1000)
         heartbeat_ms = min(_HEARTBEAT_MS_MOST, max(welcome.housekeeping_ms // 4, 10))
