@@ -99,10 +99,19 @@ class LaneProgress:
     def _is_lost(self, where: int) -> bool:
         """Whether a later start of the store found that the message may be lost.
 
-        Another message may be at its place by now. Only the last loss is known by its place.
+        Another message may be at its place by now.
+        """
+        return where > self._lost_behind()
+
+    def _lost_behind(self) -> float:
+        """Behind which log offset messages of this producer may be lost; infinity without a loss.
+
+        Only the last loss is known by its place.
         """
         losses = self._row[Lane.LOSSES] - self._losses
-        return losses > 1 or (losses == 1 and where > self._row[Lane.LOST_BEHIND])
+        if not losses:
+            return math.inf
+        return self._row[Lane.LOST_BEHIND] if losses == 1 else -1
 
     def _loss(self) -> MessagesLost:
         return MessagesLost(
@@ -280,10 +289,8 @@ class LaneProgress:
 
     def _take_lost(self) -> list[Due]:
         """Removes the waiters for messages that may be lost."""
-        losses = self._row[Lane.LOSSES] - self._losses
-        if not losses:
-            return []
-        return self._waiters.take_behind(self._row[Lane.LOST_BEHIND] if losses == 1 else -1, self._loss())
+        where = self._lost_behind()
+        return self._waiters.take_behind(where, self._loss()) if where < math.inf else []
 
     def _take_refused(self, now: int) -> list[Due]:
         """Removes the waiters that a failure ends.

@@ -108,7 +108,7 @@ class Waiters:
                 due.append((tell, error))
         return due
 
-    def take_behind(self, where: int, error: CommitLogError) -> list[Due]:
+    def take_behind(self, where: float, error: CommitLogError) -> list[Due]:
         """Removes the waiters for a place behind `where`, and returns them with the same error."""
         waiters = (waiter for heap in self._by_where.values() for place, _, waiter in heap if place > where)
         return [(tell, error) for waiter in waiters if (tell := self._turn_out(waiter))]
