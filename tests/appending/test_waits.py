@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from commitlog.reading.view import StoreView
 from commitlog.shm import statistics
 from commitlog.status import PutMessageStatus
 from tests.builders.killed import kill_store
+from tests.crash.scene import halted_process, pid_of
 from tests.nightly import with_nightly
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -147,6 +148,13 @@ def test_a_producer_closes_while_others_wait(tmp_path: Path, way: str) -> None:
     assert has_ended
 
 
+def ends_well(program: str, store: commitlog.Store) -> None:
+    """Runs a program with the store's path as its argument. It has to end in time, with code 0."""
+    command = [sys.executable, "-c", program, str(store.path)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "work",
     [
@@ -165,16 +173,11 @@ def test_a_program_ends_while_its_threads_send_and_wait(tmp_path: Path, work: st
         "threading.Thread(target=work, daemon=True).start()\n"
         "time.sleep(0.2)\n"
     )
-    with commitlog.Store.open(tmp_path / "store", {**SMALL, "producer": {"buffer_wait_ms": 100}}) as store:
-        flusher = int((store.path / "locks" / "flusher").read_text())
-        if stands_still:
-            os.kill(flusher, signal.SIGSTOP)
-        command = [sys.executable, "-c", program, str(store.path)]
-        try:
-            done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
-        finally:
-            os.kill(flusher, signal.SIGCONT)
-    assert done.returncode == 0, done.stderr
+    with (
+        commitlog.Store.open(tmp_path / "store", {**SMALL, "producer": {"buffer_wait_ms": 100}}) as store,
+        halted_process(pid_of(store.path, "flusher")) if stands_still else nullcontext(),
+    ):
+        ends_well(program, store)
 
 
 def test_a_program_ends_while_a_thread_waits_for_its_put(tmp_path: Path) -> None:
@@ -186,15 +189,8 @@ def test_a_program_ends_while_a_thread_waits_for_its_put(tmp_path: Path) -> None
         "while not producer.statistics().messages: time.sleep(0.001)\n"
     )
     config = {**SMALL, "store": {**SMALL["store"], "flush_disk_type": "SYNC_FLUSH"}}
-    with commitlog.Store.open(tmp_path / "store", config) as store:
-        flusher = int((store.path / "locks" / "flusher").read_text())
-        os.kill(flusher, signal.SIGSTOP)
-        command = [sys.executable, "-c", program, str(store.path)]
-        try:
-            done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
-        finally:
-            os.kill(flusher, signal.SIGCONT)
-    assert done.returncode == 0, done.stderr
+    with commitlog.Store.open(tmp_path / "store", config) as store, halted_process(pid_of(store.path, "flusher")):
+        ends_well(program, store)
 
 
 def test_a_program_ends_while_a_finalizer_runs_in_a_send(tmp_path: Path) -> None:
@@ -219,9 +215,7 @@ def test_a_program_ends_while_a_finalizer_runs_in_a_send(tmp_path: Path) -> None
         "inside.wait()\n"
     )
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
-        command = [sys.executable, "-c", program, str(store.path)]
-        done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
-    assert done.returncode == 0, done.stderr
+        ends_well(program, store)
 
 
 def test_a_callback_that_ends_the_program_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 import commitlog
-from commitlog.disk.file_channel import DISK
 from commitlog.errors import StageFailed
 from commitlog.shm.layout import STAGES
-from tests.crash.scene import kill, pid_of
-from tests.waiting import wait_until
+from tests.crash.scene import await_stages_gone, kill, pid_of
 
 
 def kill_store(store: commitlog.Store) -> None:
@@ -21,5 +19,4 @@ def kill_store(store: commitlog.Store) -> None:
         kill(pid_of(store.path, name))
     with pytest.raises(StageFailed):
         store.close()
-    # a killed stage holds its lock until the disk has answered it
-    wait_until(lambda: not any(DISK.is_locked(store.path / "locks" / name) for name in STAGES), "the stages to be gone")
+    await_stages_gone(store.path)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from prometheus_client.exposition import choose_encoder, generate_latest
@@ -23,6 +21,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion
 from commitlog.watching.exposition import StoreCollector
+from tests.crash.scene import halted_process
 from tests.fake_clock import SetClock
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
@@ -101,13 +100,10 @@ def scrape(collector: StoreCollector) -> Scrape:
 def halted(store: Path) -> Iterator[None]:
     """Stops the supervisor and all stages with SIGSTOP, for a while."""
     pids = [int(path.read_text()) for path in [store / "lock", *(store / "locks").iterdir()]]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
+    with ExitStack() as stack:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            stack.enter_context(halted_process(pid))
+        yield
 
 
 def set_lane(store: Path, **words: int) -> None:

@@ -46,6 +46,15 @@ def pid_of(path: Path, name: str) -> int:
     return int(file.read_text() or 0)
 
 
+def is_any_stage_locked(path: Path) -> bool:
+    """Whether any stage holds its lock. A killed one does until the disk has answered it."""
+    return any(DISK.is_locked(path / "locks" / name) for name in STAGES)
+
+
+def await_stages_gone(path: Path) -> None:
+    wait_until(lambda: not is_any_stage_locked(path), "the stages to be gone")
+
+
 def kill(pid: int) -> bool:
     """kill -9; False where there is no process any more, or not yet.
 
@@ -56,6 +65,17 @@ def kill(pid: int) -> bool:
             os.kill(pid, signal.SIGKILL)
             return True
     return False
+
+
+@contextlib.contextmanager
+def halted_process(pid: int) -> Iterator[None]:
+    """SIGSTOP for a process, and SIGCONT at the end, where it is still there."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def is_running(pid: int) -> bool:
@@ -202,9 +222,7 @@ class Scene:
         end(children)
         with contextlib.suppress(StageFailed):
             self.store.close()
-        wait_until(
-            lambda: not any(DISK.is_locked(self.path / "locks" / name) for name in STAGES), "the stages to be gone"
-        )
+        await_stages_gone(self.path)
         meanwhile()
         self.store = commitlog.Store.open(self.path, self.settings)
         self._writers = [(kind, self._start_writer(kind)) for kind, _ in self._writers]

@@ -22,7 +22,7 @@ from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.layout import STAGES, Lane
 from commitlog.stages.store_channel import StoreChannel
 from tests.builders.made_lane import image
-from tests.crash.scene import is_running, kill, pid_of
+from tests.crash.scene import await_stages_gone, is_running, kill, pid_of
 from tests.faults.bench import bench
 from tests.faults.test_disk import CONFIG
 from tests.nightly import with_nightly
@@ -133,7 +133,7 @@ def test_everything_killed_after_the_rename(tmp_path: Path) -> None:
         sent.producer.close()
         with contextlib.suppress(errors.CommitLogError):
             store.close()
-        wait_until(lambda: not any(DISK.is_locked(other / "locks" / name) for name in STAGES), "the locks to be free")
+        await_stages_gone(other)
         assert not path.exists()
         other.rename(path)
         everything_is_there(path, sent)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.disk.file_channel import DISK
 from commitlog.inspecting.verify import verify_store
-from commitlog.shm.layout import STAGES, Lane
+from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
 from tests.crash.accounts import read_store
+from tests.crash.scene import is_any_stage_locked
 from tests.faults.channel import Rule
 from tests.faults.test_disk import CONFIG, SEGMENT_BYTES, Sender, faulty_store
 from tests.waiting import wait_until
@@ -139,13 +139,9 @@ def test_the_pool_lost_between_the_steps_of_a_deletion(tmp_path: Path, shm_root:
 
 def _start_after_killing_everything(sender: Sender, lose: Path | None = None) -> None:
     kill_store(sender.store)
-    wait_until(lambda: not _locked(sender.store.path), "the kernel to free the locks")
+    wait_until(lambda: not is_any_stage_locked(sender.store.path), "the kernel to free the locks")
     if lose:
         shutil.rmtree(next(lose.iterdir()))
     sender.faults.clear()
     sender.store = commitlog.Store.open(sender.store.path, {**CONFIG, **SETTINGS, "store": CONFIG["store"]})
     sender.producer = sender.store.producer()
-
-
-def _locked(path: Path) -> bool:
-    return any(DISK.is_locked(path / "locks" / name) for name in STAGES)

@@ -5,6 +5,7 @@ Nobody holds a lock that is of no use to it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -149,9 +150,8 @@ def test_an_interrupt_at_any_line_of_a_lease_leaves_nothing(store: commitlog.Sto
         tracer = _AtNewLine(seen, _interrupt, "commitlog", "shm")
         sys.settrace(tracer)
         try:
-            commitlog.Producer(store.path).close()
-        except KeyboardInterrupt:
-            pass
+            with contextlib.suppress(KeyboardInterrupt):
+                commitlog.Producer(store.path).close()
         finally:
             sys.settrace(None)
         if not set(leaks.descriptors()) <= before:
@@ -173,9 +173,8 @@ def test_an_interrupt_at_any_line_of_the_first_send_to_a_topic_leaves_nothing(tm
         with commitlog.Producer(path) as producer:
             sys.settrace(trace)
             try:
-                producer.send("t", b"")
-            except KeyboardInterrupt:
-                pass
+                with contextlib.suppress(KeyboardInterrupt):
+                    producer.send("t", b"")
             finally:
                 sys.settrace(None)
 

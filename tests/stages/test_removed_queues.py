@@ -13,7 +13,7 @@ import commitlog
 from commitlog.errors import DataLoss
 from commitlog.inspecting.verify import verify_store
 from tests.command_line import run
-from tests.crash.scene import kill, pid_of
+from tests.crash.scene import halted_process, kill, pid_of
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
@@ -51,14 +51,10 @@ def _read(path: Path, topic: str) -> list[int]:
 
 def remove(store: Path, directory: Path, *, leaves_directory: bool = False) -> None:
     """Removes a directory of a running store, whose dispatcher would make it again meanwhile."""
-    dispatcher = pid_of(store, "dispatcher")
-    os.kill(dispatcher, signal.SIGSTOP)
-    try:
+    with halted_process(pid_of(store, "dispatcher")):
         shutil.rmtree(directory)
         if leaves_directory:
             directory.mkdir()
-    finally:
-        os.kill(dispatcher, signal.SIGCONT)
 
 
 def _is_dispatched(store: commitlog.Store) -> bool:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,7 +25,7 @@ from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.watching.health import CODES, Health, HealthLimits, Reason, health, unreadable
 from commitlog.watching.snapshot import Space, StoreSnapshot, StoreWatch
 from tests.builders.killed import kill_store
-from tests.crash.scene import kill, pid_of
+from tests.crash.scene import halted_process, kill, pid_of
 from tests.fake_clock import SetClock
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
@@ -75,17 +72,6 @@ def expect_good(path: Path) -> None:
     wait_until(lambda: look(path) == Health("good"), "a good store")
 
 
-@contextlib.contextmanager
-def halted(pid: int) -> Iterator[None]:
-    """SIGSTOP for a process, and SIGCONT at the end."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[commitlog.Store]:
     """A store that is good, with a message of the topic `t` in lane 0."""
@@ -127,7 +113,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> StoreSnapshot:
 
 def test_a_stage_that_stands_still(shared_store: commitlog.Store) -> None:
     for stage in STAGES:
-        with halted(pid_of(shared_store.path, stage)):
+        with halted_process(pid_of(shared_store.path, stage)):
             reason = expect(shared_store.path, "stage-silent", stage=stage)
             assert reason.text.startswith(f"the {stage} has given no heartbeat for ")
         expect_good(shared_store.path)
@@ -135,7 +121,7 @@ def test_a_stage_that_stands_still(shared_store: commitlog.Store) -> None:
 
 def test_a_supervisor_that_stands_still(shared_store: commitlog.Store) -> None:
     """The store is down, because nobody would start a dead stage again."""
-    with halted(pid_of(shared_store.path, "")):
+    with halted_process(pid_of(shared_store.path, "")):
         expect(shared_store.path, "supervisor-silent")
         assert look(shared_store.path).status == "down"
     expect_good(shared_store.path)
@@ -144,7 +130,7 @@ def test_a_supervisor_that_stands_still(shared_store: commitlog.Store) -> None:
 def test_a_stage_that_is_killed(store: commitlog.Store) -> None:
     """It is gone while the supervisor stands still, and back when that goes on."""
     for stage in STAGES:
-        with halted(pid_of(store.path, "")):
+        with halted_process(pid_of(store.path, "")):
             kill(pid_of(store.path, stage))
             expect(store.path, "stage-gone", stage=stage)
         expect_good(store.path)
@@ -178,7 +164,7 @@ def test_a_killed_store(tmp_path: Path) -> None:
 
 def test_a_store_that_stops(store: commitlog.Store) -> None:
     """It is down while it drains: nothing can be sent."""
-    with halted(pid_of(store.path, "flusher")):
+    with halted_process(pid_of(store.path, "flusher")):
         closing = threading.Thread(target=store.close)
         closing.start()
         expect(store.path, "closing")
@@ -244,7 +230,7 @@ def test_a_blocked_producer(shared_store: commitlog.Store) -> None:
     """All write buffers of a lane are full, because the committer stands still."""
     with commitlog.Producer(shared_store.path) as producer:
         filling = threading.Thread(target=lambda: [producer.send("t", bytes(10_000)) for _ in range(30)])
-        with halted(pid_of(shared_store.path, "committer")):
+        with halted_process(pid_of(shared_store.path, "committer")):
             filling.start()
             reason = expect(shared_store.path, "producer-blocked", HealthLimits(blocked_ms=50), lanes=(0,))
             assert reason.text.startswith("lane 0: producers wait for a write buffer, for ")
@@ -253,7 +239,7 @@ def test_a_blocked_producer(shared_store: commitlog.Store) -> None:
 
 def test_messages_that_are_not_flushed(shared_store: commitlog.Store) -> None:
     with commitlog.Producer(shared_store.path) as producer:
-        with halted(pid_of(shared_store.path, "flusher")):
+        with halted_process(pid_of(shared_store.path, "flusher")):
             producer.send("t", b"late")
             expect(shared_store.path, "unflushed", HealthLimits(unflushed_ms=300), lanes=(0,))
         producer.flush(timeout=60)
@@ -264,7 +250,11 @@ def test_an_idle_lane_is_not_late_when_a_message_comes(store: commitlog.Store) -
     """Its last flush was an hour ago, and the message has waited for a moment only."""
     clock = SetClock()
     clock.boot += 3_600_000_000_000
-    with store.producer() as producer, halted(pid_of(store.path, "flusher")), StoreWatch(store.path, clock) as watch:
+    with (
+        store.producer() as producer,
+        halted_process(pid_of(store.path, "flusher")),
+        StoreWatch(store.path, clock) as watch,
+    ):
         producer.send("t", b"new")
         found = wait_until(lambda: (now := watch.snapshot()).unflushed_ms and now, "a commit")
         assert found
@@ -274,7 +264,7 @@ def test_an_idle_lane_is_not_late_when_a_message_comes(store: commitlog.Store) -
 
 def test_messages_that_are_not_dispatched(shared_store: commitlog.Store) -> None:
     with commitlog.Producer(shared_store.path) as producer:
-        with halted(pid_of(shared_store.path, "dispatcher")):
+        with halted_process(pid_of(shared_store.path, "dispatcher")):
             producer.send("t", b"late").wait("flushed", 60)
             expect(shared_store.path, "undispatched", HealthLimits(undispatched_ms=300), lanes=(0,))
         expect_good(shared_store.path)
