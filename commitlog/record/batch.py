@@ -79,11 +79,11 @@ def encode_batch(
         raise ValueError(f"a batch of {total:,} bytes does not fit into {len(out):,}")
     if made.count == 0:
         return np.empty(0, np.int64)
-    if core is not None and template is not None and (lent := made.lent()) is not None:
+    if core is not None and template is not None:
         places = np.empty(made.count, np.int64)
         own = properties if isinstance(properties, bytes) else list(properties)
-        times = born_timestamp, store_timestamp
-        written = core.encode_batch(template, *lent, own, first_queue_offset, physical_offset, *times, out, places)
+        numbers = first_queue_offset, physical_offset, born_timestamp, store_timestamp
+        written = core.encode_batch(template, *made.lent(), own, *numbers, out, places)
         if written != total:
             raise ValueError(f"a batch of {total:,} bytes was changed while it was sent, to {written:,} bytes")
         return places
@@ -121,6 +121,7 @@ class _Writer:
         self.append_crc = encoder.append_crc
         self.queue_offset, self.physical_offset = queue_offset, physical_offset
         head_bytes = encoder.head_bytes
+        self.head_bytes, self.body_bytes = head_bytes, body_bytes
         crc_bytes = CRC_PROPERTY_BYTES if self.append_crc else 0
         tail_bytes = len(first) - head_bytes - body_bytes - crc_bytes
         self.head = np.frombuffer(first, f"V{head_bytes}", 1)
@@ -144,7 +145,8 @@ class _Writer:
         head["physical_offset"] = index * self.size + self.physical_offset
         if body is not None:
             rows["body"] = body
-            head["body_crc"] = bodies.crcs(start, stop)
+            # of what was written: the caller's thread may change its array meanwhile
+            head["body_crc"] = crcs_of_rows(out, at + self.head_bytes, self.size, self.body_bytes, count)
         if self.append_crc:
             crcs = crcs_of_rows(out, at, self.size, self.size - CRC_PROPERTY_BYTES, count)
             digits = five_digits()
@@ -160,14 +162,15 @@ class _Writer:
         heads[:] = self.head
         columns = heads.view(self.head_type)
         columns["total_size"] = sizes
-        columns["body_crc"] = bodies.crcs(start, stop)
+        items = bodies.items(start, stop)
+        columns["body_crc"] = np.fromiter(map(crc32, items), np.uint32, count) & np.uint32(CRC_MASK)
         columns["queue_offset"] = np.arange(start, stop) + self.queue_offset
         columns["physical_offset"] = offsets
         columns["body_bytes"] = bodies.sizes[start:stop]
         pieces = 4 if self.append_crc else 3
         parts: list[bytes] = [b""] * (count * pieces)
         parts[0::pieces] = head_items = heads.tolist()
-        parts[1::pieces] = items = bodies.items(start, stop)
+        parts[1::pieces] = items
         parts[2::pieces] = tails
         if self.append_crc:
             running = map(crc32, items, map(crc32, head_items))

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from commitlog.errors import IllegalMessage, RecordError
 from commitlog.native import core
-from commitlog.record.byte_ranges import Ints, crcs_of_rows
-from commitlog.record.crc import CRC_MASK, crc32
+from commitlog.record.byte_ranges import Ints
 
 _ARROW_OFFSETS = {"binary": np.int32, "large_binary": np.int64}
 
@@ -34,7 +33,6 @@ class Bodies:
         self._largest: int | None = size
         # they are in one of three forms: a sequence, a matrix, or one buffer and the bounds of each
         self._sequence: list[bytes] = []
-        self._is_list_of_bytes = False
         self._matrix: npt.NDArray[np.uint8] | None = None
         self._spans: tuple[npt.NDArray[np.uint8], Ints] | None = None
 
@@ -62,24 +60,22 @@ class Bodies:
     @classmethod
     def _of_sequence(cls, bodies: Sequence[bytes]) -> Bodies:
         bodies = list(bodies)  # the caller may change its own before the records are made
-        count = len(bodies)
-        if core is not None and (measured := core.measure(bodies)):
+        measured = core.measure(bodies) if core is not None else None
+        if measured is None and {*map(type, bodies)} != {bytes}:  # and what is in its buffers
+            bodies = [_copied(index, body) for index, body in enumerate(bodies)]
+        if measured is None and core is not None:
+            measured = core.measure(bodies)
+        if measured is not None:
             total, largest, smallest = measured
-            made = cls(count, total, largest if largest == smallest else None)
-            made._sequence, made._is_list_of_bytes, made._largest = bodies, True, largest
-            return made
-        if count and not isinstance(bodies[0], bytes | bytearray | memoryview):
-            _refuse(bodies)  # the other bodies are checked when they are read
-        try:
-            if len({*map(len, bodies)}) <= 1:
-                size = len(bodies[0]) if count else 0
-                made = cls(count, count * size, size)
-            else:
-                sizes = _lengths(bodies)
-                made = cls(count, int(sizes.sum()), None)
-                made._sizes = sizes
-        except TypeError:
-            _refuse(bodies)
+            made = cls(len(bodies), total, largest if largest == smallest else None)
+            made._largest = largest
+        elif len({*map(len, bodies)}) <= 1:
+            size = len(bodies[0]) if bodies else 0
+            made = cls(len(bodies), len(bodies) * size, size)
+        else:
+            sizes = _lengths(bodies)
+            made = cls(len(bodies), int(sizes.sum()), None)
+            made._sizes = sizes
         made._sequence = bodies
         return made
 
@@ -122,8 +118,8 @@ class Bodies:
         made._sizes, made._spans = sizes, (flat, ends - ends[0])
         return made
 
-    def lent(self) -> tuple[list[bytes] | npt.NDArray[np.uint8], Ints | None] | None:
-        """The bodies as the native core takes them, or None if it does not.
+    def lent(self) -> tuple[list[bytes] | npt.NDArray[np.uint8], Ints | None]:
+        """The bodies as the native core takes them.
 
         They are a list of bytes and None, or one buffer and the bounds of the bodies in it, which
         are one number more than there are bodies.
@@ -132,9 +128,7 @@ class Bodies:
             return self._spans
         if self._matrix is not None:
             return np.ascontiguousarray(self._matrix).reshape(-1), np.arange(self.count + 1) * (self.size or 0)
-        if self._is_list_of_bytes:
-            return self._sequence, None
-        return None
+        return self._sequence, None
 
     @property
     def sizes(self) -> Ints:
@@ -171,37 +165,21 @@ class Bodies:
         if self._matrix is not None:
             part = np.ascontiguousarray(self._matrix[start:stop])
         else:
-            try:
-                joined = b"".join(self._sequence[start:stop])
-            except TypeError:
-                _refuse(self._sequence)
-            if len(joined) != (stop - start) * self.size:
-                raise IllegalMessage("a value is of bytes: a memoryview must be of format 'B'")
-            part = np.frombuffer(joined, np.uint8)
+            part = np.frombuffer(b"".join(self._sequence[start:stop]), np.uint8)
         return part.view(f"V{self.size}").ravel()
-
-    def crcs(self, start: int, stop: int) -> npt.NDArray[np.uint32]:
-        """Masked CRC-32 of the bodies [start, stop)."""
-        count = stop - start
-        if self._matrix is not None:
-            size, rows = self.size or 0, np.ascontiguousarray(self._matrix[start:stop])
-            return crcs_of_rows(rows.data.cast("B") if rows.size else memoryview(b""), 0, size, size, count)
-        try:
-            return np.fromiter(map(crc32, self.items(start, stop)), np.uint32, count) & np.uint32(CRC_MASK)
-        except TypeError:
-            _refuse(self._sequence)
 
 
 def _lengths(bodies: Sequence[bytes]) -> Ints:
     return np.fromiter(map(len, bodies), np.int64, len(bodies))
 
 
-def _refuse(bodies: Sequence[Any]) -> NoReturn:
-    """Raises an IllegalMessage that names the first body that is not bytes."""
-    for index, body in enumerate(bodies):
-        if not isinstance(body, bytes | bytearray | memoryview):
-            hint = (
-                "; use .encode()" if isinstance(body, str) else "; use orjson.dumps()" if isinstance(body, dict) else ""
+def _copied(index: int, body: Any) -> bytes:
+    """A body as bytes that nobody changes. Raises an IllegalMessage that names one that is none."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        if isinstance(body, memoryview) and body.itemsize != 1:
+            raise IllegalMessage(
+                f"value {index} of the batch is a memoryview that is not of format 'B': cast it before"
             )
-            raise IllegalMessage(f"value {index} of the batch is {type(body).__name__}, not bytes{hint}")
-    raise IllegalMessage("a value of the batch is not contiguous bytes")
+        return bytes(body)
+    hint = "; use .encode()" if isinstance(body, str) else "; use orjson.dumps()" if isinstance(body, dict) else ""
+    raise IllegalMessage(f"value {index} of the batch is {type(body).__name__}, not bytes{hint}")

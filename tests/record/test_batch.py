@@ -102,6 +102,7 @@ def test_every_form_of_record(encoder: RecordEncoder, topic: bytes, properties: 
         ([{}], r"orjson\.dumps\(\)"),
         ([b"a", None], "value 1 .*NoneType"),
         ([b"a", 5], "value 1 .*int"),
+        ([bytearray(b"a"), "t"], r"value 1 .*\.encode\(\)"),
         ([memoryview(b"abcd").cast("I")], "format 'B'|contiguous"),
         (np.zeros((2, 2)), "uint8"),
         (np.zeros(4, np.uint8), "shape"),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,29 @@ def test_a_batch_in_each_of_its_forms(store: commitlog.Store, url: str, kind: st
         (b"cd", None, {"h": "x"}),
         (b"ef", "b", {"h": "x"}),
     ]
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview, np.array, pa.py_buffer])
+def test_a_batch_is_as_it_was_when_it_was_sent(store: commitlog.Store, url: str, kind: Callable[[Any], Any]) -> None:
+    """The program may use its buffers, list, keys and headers again when the call has returned."""
+    memory = bytearray(b"abcd")
+    lists: dict[Any, Any] = {
+        bytearray: [memory, bytearray(b"x")],
+        memoryview: [memoryview(memory), b"x"],
+        np.array: np.frombuffer(memory, np.uint8).reshape(2, 2),
+        pa.py_buffer: pa.Array.from_buffers(
+            pa.binary(), 2, [None, pa.py_buffer(np.array([0, 1, 4], np.int32)), pa.py_buffer(memory)]
+        ),
+    }
+    values, keys, headers = lists[kind], ["k", "l"], {"h": "x"}
+    expected = [bytes(value) for value in (values.to_pylist() if kind is pa.py_buffer else values)]
+    with commitlog.RemoteProducer(url) as producer:
+        producer.send_batch("t", values, keys=keys, headers=headers)
+        memory[:], keys[:], headers["h"] = b"WXYZ", ["m", "n"], "y"
+        if isinstance(values, list):
+            values.clear()
+    found = [(m.value, m.key, m.headers) for m in messages(store)]
+    assert found == [(value, key, {"h": "x"}) for value, key in zip(expected, ["k", "l"], strict=True)]
 
 
 def test_rows_of_a_typed_topic(store: commitlog.Store, url: str) -> None:
