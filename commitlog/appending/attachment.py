@@ -19,7 +19,7 @@ from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, is_leased, is_pool_held, is_running
-from commitlog.disk.replica_mark import refuse_replica
+from commitlog.disk.replica_mark import check_changeable
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     NoFreeLane,
@@ -68,7 +68,7 @@ class Attachment:
         occupy_standard_descriptors()
         self.facts = self.directory.load()
         self.directory.check_owner()
-        refuse_replica(self.directory)
+        check_changeable(self.directory)
         self.config = Config.from_json(self.facts.config)
         control = attach_control(self.directory, self.facts, writable=True)
         if (

@@ -48,7 +48,7 @@ def trim(
     The last segment of each lane stays. Where the stages of STORE are not running, they run for as
     long as this command does.
     """
-    from commitlog.disk.locks import file_locked
+    from commitlog.disk.replica_mark import changing, check_changeable
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.disk.trim_request import TrimRequest
     from commitlog.reading.view import StoreView
@@ -59,12 +59,13 @@ def trim(
     directory = StoreDirectory(store)
     facts = directory.load()
     directory.check_owner()
+    check_changeable(directory)  # before it asks
     request = TrimRequest(facts.id, before_ms, keep_bytes, force)
     if not yes:
         if not _would_take(directory, request):
             return
         confirm("Delete them?")
-    with file_locked(directory.trim_lock_file, directory, directory.channel), _running(directory):
+    with changing(directory, directory.trim_lock_file), _running(directory):
         view = StoreView(store)
         try:
             _await_index(view)

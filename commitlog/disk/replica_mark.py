@@ -7,11 +7,15 @@ would be lost, so it stops, and does not start again before `commitlog rejoin`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
 
+from commitlog.disk.locks import file_locked
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
 
@@ -62,17 +66,35 @@ def save_mark(directory: StoreDirectory, mark: ReplicaMark) -> None:
 
 
 def refuse_replica(directory: StoreDirectory) -> None:
-    """Raises StoreRefused for a replica, and StoreSuperseded for a store that was superseded."""
+    """Raises StoreRefused for a replica: only what follows the primary may change it."""
     path = directory.path
     if directory.replica_file.exists():
         mark = load_mark(directory)
         source = mark.source if mark else "another store"
         raise StoreRefused(
-            f"{path} is a replica of {source}, and only `commitlog replica` writes to it: send to {source}, or make it a "
-            f"store with `commitlog promote {path}`"
+            f"{path} is a replica of {source}, and only `commitlog replica` writes to it: use the store at {source}, or "
+            f"make this one a store with `commitlog promote {path}`"
         )
+
+
+def check_changeable(directory: StoreDirectory) -> None:
+    """Raises StoreRefused for a replica, and StoreSuperseded for a store that was superseded."""
+    refuse_replica(directory)
     if directory.superseded_file.exists():
         raise superseded(directory)
+
+
+@contextmanager
+def changing(directory: StoreDirectory, lock_file: Path) -> Iterator[None]:
+    """Holds a lock file of a store for a with-block that changes the store.
+
+    Every change that no stage makes goes through here, so that none of them can forget what
+    `check_changeable` refuses. Raises StoreRefused, StoreSuperseded.
+    """
+    check_changeable(directory)
+    with file_locked(lock_file, directory, directory.channel):
+        check_changeable(directory)  # it may have become one while this process waited
+        yield
 
 
 def mark_superseded(directory: StoreDirectory, epoch: int, by: str) -> None:

@@ -43,6 +43,7 @@ import orjson
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
+from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, OptionError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
@@ -192,9 +193,11 @@ class NamedReaders:
     def hold(self, name: str) -> Lock:
         """Takes the name for this process, until it closes the lock or dies.
 
-        A forked child does not hold it. Raises ReaderInUse if another process holds it, and
-        ReaderError if this process may not write to the store.
+        A forked child does not hold it. Raises ReaderInUse if another process holds it,
+        ReaderError if this process may not write to the store, and StoreRefused for a replica,
+        which has the positions of the store that it follows.
         """
+        refuse_replica(self.directory)
         path = self._path(name, "lock")
         until = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
         lock = poll(lambda: self._try(name, path), until, self.clock)

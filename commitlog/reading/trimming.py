@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.disk.locks import file_locked, is_leased
+from commitlog.disk.locks import is_leased
+from commitlog.disk.replica_mark import changing
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, disk_error
@@ -151,11 +152,11 @@ def carry_out(view: StoreView, trim: Trim) -> None:
     """Raises the marks. Readers see it when they look at the store again.
 
     Each lane's marks change at once. A kill in between leaves lanes that are not trimmed; to do the
-    same again is harmless. Raises StoreRefused, DamagedFile, DiskError, and ReaderError for more
-    trimmed topics than a lane can have.
+    same again is harmless. Raises StoreRefused, StoreSuperseded, DamagedFile, DiskError, and
+    ReaderError for more trimmed topics than a lane can have.
     """
     directory = StoreDirectory(view.path, view.channel)
-    with file_locked(directory.topics_lock_file, directory, view.channel):
+    with changing(directory, directory.topics_lock_file):
         for lane, before in trim.before.items():
             marks = TrimMarks(view.lane_directory(lane), view.channel)
             try:

@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.locks import file_locked
+from commitlog.disk.replica_mark import changing, check_changeable
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
@@ -158,16 +158,18 @@ class TopicSchemas:
         """Gives a topic a schema, durably, and returns the version that has it.
 
         The topic may have the same schema already. With `evolve`, one that it has may grow. Raises
-        IllegalTopic, SchemaConflict, StoreNotFound, StoreRefused, StoreDamaged, DiskError.
+        IllegalTopic, SchemaConflict, StoreNotFound, StoreRefused, StoreSuperseded,
+        StoreDamaged, DiskError.
         """
         check_topic(topic)
         self._directory.load()
+        check_changeable(self._directory)
         directory = self._directory.topics_directory
         try:
             self._channel.create_directory(directory / topic, below=self._directory.path)
         except OSError as error:
             raise _refused(directory, error) from error
-        with file_locked(self._directory.topics_lock_file, self._directory, self._channel):
+        with changing(self._directory, self._directory.topics_lock_file):
             return self._declare(topic, columns, evolve)
 
     def _declare(self, topic: str, columns: pa.Schema, evolve: bool) -> TopicSchema:
@@ -183,10 +185,10 @@ class TopicSchemas:
     def delete(self, topic: str) -> None:
         """Takes its schema from a topic, durably. The next one that it is given has a new version.
 
-        Raises IllegalTopic, StoreRefused, DiskError.
+        Raises IllegalTopic, StoreRefused, StoreSuperseded, DiskError.
         """
         check_topic(topic)
-        with file_locked(self._directory.topics_lock_file, self._directory, self._channel):
+        with changing(self._directory, self._directory.topics_lock_file):
             versions = self._versions(topic, deleted=True)
             if versions:
                 self._replace(self._directory.topics_directory / topic / DELETED_FILE, b"%d\n" % versions[-1])

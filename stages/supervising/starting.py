@@ -17,7 +17,7 @@ from pathlib import Path
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.replica_mark import mark_superseded, refuse_replica, superseded
+from commitlog.disk.replica_mark import check_changeable, mark_superseded, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool import open_pool
@@ -104,7 +104,7 @@ class StoreOpening:
             facts = self.directory.load()
             self.directory.check_owner()
             if not self.only_drains:
-                refuse_replica(self.directory)
+                check_changeable(self.directory)
             check_lane_fits(facts.segment_bytes, self._config.store.buffers_per_lane)
             return facts
         except StoreNotFound:
