@@ -506,6 +506,14 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
 }
 
 
+_REFUSALS = {*FAULT_BY_ERRNO, errno.ENOMEM, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.EILSEQ}
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the system refuses something that it may give later: space, descriptors, memory."""
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in _REFUSALS
+
+
 def how_to_install(extra: str, *packages: str) -> str:
     """The way out where packages are missing, in a checkout and in an installed release alike."""
     return f"`pip install {' '.join(packages)}` (of the extra pyspark-commitlog[{extra}])"

@@ -35,12 +35,13 @@ from commitlog.config import Config, LogsConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, store_moved
+from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, is_refusal, store_moved
 from commitlog.native import description
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import ALL_STAGES, Header, Lane, Stage
 from commitlog.shm.statistics import record_duration
 from commitlog.stages.store_channel import StoreChannel
+from commitlog.stages.supervising.forked_stage import REFUSED
 from commitlog.stages.supervising.log_files import log_to_own_output
 
 DRAIN_ROUNDS = 10
@@ -456,3 +457,8 @@ def main(kind: type[BaseStage]) -> None:
     except CommitLogError as error:
         log.error("%s: %s", type(error).__name__, error)
         sys.exit(1)
+    except (OSError, zmq.ZMQError, MemoryError) as error:
+        if not is_refusal(error):
+            raise
+        log.error("the %s ends, and is started again, because the system refuses what it needs: %s", kind.name, error)
+        sys.exit(REFUSED)

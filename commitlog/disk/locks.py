@@ -12,6 +12,7 @@ Both are OFD locks: the kernel frees them when their holder dies.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -145,9 +146,18 @@ def poll(take: Callable[[], _Taken | None], until_ns: int, clock: Clock) -> _Tak
 
 
 def write_holder(fd: int, channel: FileChannel) -> None:
-    """Writes this process's pid into a lock file that it holds. Raises OSError."""
-    channel.truncate(fd, 0)
-    channel.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    """Writes this process's pid into a lock file that it holds.
+
+    It is for people, so a full or broken disk stops nobody: the file is empty then, and says
+    nothing wrong. The old pid is written over first, because an empty file needs a new block.
+    """
+    text = b"%d\n" % os.getpid()
+    try:
+        channel.pwrite(fd, text, 0)
+        channel.truncate(fd, len(text))
+    except OSError:
+        with contextlib.suppress(OSError):
+            channel.truncate(fd, 0)
 
 
 def holder_of(path: Path, channel: FileChannel) -> str:

@@ -21,6 +21,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+REFUSED = os.EX_TEMPFAIL
+"""The exit code of a stage that the system refused something: it is no fault of the stage's."""
 _COMM = Path("/proc/self/comm")
 
 
@@ -33,8 +35,9 @@ class ForkedStage:
         The child's standard input is a pipe whose end means stop, and its output goes to `log_fd`.
         Raises OSError.
         """
-        sys.stdout.flush()  # or the child would say it again
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # it can't be written to now, and is none of the stage's
+                stream.flush()  # or the child would say it again
         leash, held = os.pipe()
         try:
             self.pid = os.fork()

@@ -8,12 +8,13 @@ a rename the new file takes the place of these descriptors, for every writer to 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO, cast
 
 from commitlog.config import LogsConfig
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -24,16 +25,39 @@ LOG_BYTES = 16 << 20
 LOGS_KEPT = 3
 """How many full files of each log are kept; older ones are removed."""
 
+log = logging.getLogger(__name__)
+
 
 def open_log(path: Path) -> int:
     """A descriptor that appends to the log file; it is made if it is missing. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
+def open_log_or_nothing(path: Path) -> tuple[int, str]:
+    """Like `open_log`, but gives /dev/null where the file can't be had, and then says why.
+
+    No process ends or stays away because its log can't be written. Raises OSError where there is no
+    descriptor for either.
+    """
+    try:
+        return open_log(path), ""
+    except OSError as error:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), f"nothing is logged to {path}: {error.strerror}"
+
+
 def log_to_file(path: Path, config: LogsConfig) -> None:
-    """Sends this process's log to a file of its own."""
-    stream = os.fdopen(open_log(path), "a", encoding="utf-8")
-    _log_to(RotatingHandler(stream, path, [stream.fileno()]), path, config)
+    """Sends this process's log to a file of its own.
+
+    Where there is no such file, the log goes where it went before.
+    """
+    try:
+        descriptor = open_log(path)
+    except OSError as error:
+        log.warning("nothing is logged to %s: %s", path, error.strerror)
+        return
+    # unbuffered: what a full disk has refused must not come again, in a child or at the close
+    stream = io.TextIOWrapper(cast(BinaryIO, io.FileIO(descriptor, "a")), encoding="utf-8", write_through=True)
+    _log_to(RotatingHandler(stream, path, [descriptor]), path, config)
 
 
 def log_to_own_output(path: Path, config: LogsConfig) -> None:
@@ -103,7 +127,8 @@ class RotatingHandler(LineHandler):
         """Closes the file as well, unless it is the process's own output."""
         super().close()
         if min(self._descriptors) > 2:
-            self.stream.close()
+            with contextlib.suppress(OSError):  # a full or broken disk
+                self.stream.close()
 
     def _rotate(self) -> None:
         """Moves the names on by one, and makes a new file with the log's own name.

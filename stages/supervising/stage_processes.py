@@ -18,8 +18,8 @@ from commitlog.errors import StageFailed
 from commitlog.lines import parse_log_line
 from commitlog.shm.layout import ALL_STAGES, Stage
 from commitlog.shm.positions import ControlRegion
-from commitlog.stages.supervising.forked_stage import ForkedStage
-from commitlog.stages.supervising.log_files import last_lines, open_log
+from commitlog.stages.supervising.forked_stage import REFUSED, ForkedStage
+from commitlog.stages.supervising.log_files import last_lines, open_log_or_nothing
 from commitlog.stages.supervising.patience import Heartbeats, Patience
 
 STOP_ORDER = ("committer", "flusher", "ha_service", "dispatcher", "allocator")
@@ -79,6 +79,7 @@ class StageProcesses:
         self._directory, self._control, self._config = directory, control, config.supervisor
         self._names = config.stages
         self._channel, self._clock, self._warn, self._module_of = channel, clock, warn, module_of
+        self._said = ""
 
     # ---- starting -------------------------------------------------------------------------------
 
@@ -98,13 +99,21 @@ class StageProcesses:
                 self._clock.sleep(_POLL_SECONDS)
 
     def _launch(self, name: str, before: StageProcess | None = None) -> StageProcess:
-        self._channel.create_directory(self._directory.logs_directory, below=self._directory.path)
-        fd = open_log(self._directory.logs_directory / f"{name}.log")
+        with contextlib.suppress(OSError):  # the open says why
+            self._channel.create_directory(self._directory.logs_directory, below=self._directory.path)
+        fd, complaint = open_log_or_nothing(self._directory.logs_directory / f"{name}.log")
         try:
             process = ForkedStage(self._module_of(name), self._directory.path, fd)
         finally:
             os.close(fd)
-        stage = StageProcess(name, process, os.pidfd_open(process.pid), self._rounds(name))
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:  # nobody would watch it
+            process.kill()
+            process.wait()
+            raise
+        self._say(complaint)
+        stage = StageProcess(name, process, pidfd, self._rounds(name))
         if before is not None:
             stage.deaths, stage.stillborn = before.deaths, before.stillborn
         return stage
@@ -145,10 +154,16 @@ class StageProcesses:
             again = self._launch(stage.name, stage)
         except OSError as error:
             stage.start_at = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS_MAX * 1e9)
-            self._warn(f"the {stage.name} can't be started now: {error}")
+            self._say(f"the {stage.name} can't be started now: {error}")
             return None
         self.by_name[stage.name] = again
         return again
+
+    def _say(self, text: str) -> None:
+        """Warns of something that may be repeated every second: once, until other words come."""
+        if text and text != self._said:
+            self._said = text
+            self._warn(text)
 
     def next_start(self) -> int | None:
         """When the next dead stage is to be started again (monotonic ns).
@@ -161,7 +176,8 @@ class StageProcesses:
         """Notes a stage's death, and when to start it again.
 
         It is started again at once, or after a growing delay where the last ones died young. Raises
-        StageFailed after too many deaths.
+        StageFailed after too many deaths. A death because the system refused something (a full
+        disk, no descriptor) is not one of them: when the system gives it again, all goes on.
         """
         code = stage.process.wait()
         os.close(stage.pidfd)
@@ -169,7 +185,8 @@ class StageProcesses:
         stage.process.stdin.close()
         now = self._clock.monotonic_ns()
         window = self._config.restarts_window_ms * 1_000_000
-        stage.deaths = [at for at in stage.deaths if now - at < window] + [now]
+        was_refused = code == REFUSED
+        stage.deaths = [at for at in stage.deaths if now - at < window] + [now] * (not was_refused)
         if len(stage.deaths) > self._config.restarts_max:
             raise StageFailed(
                 f"the {stage.name} died {len(stage.deaths)} times in {window // 10**9} s, it is given up: "
@@ -181,7 +198,10 @@ class StageProcesses:
         stage.start_at = now + max(int(delay * 1e9), 1)
         when = f"in {delay:g} s" if delay else "at once"
         self._control.stage_row(stage.name)[Stage.RESTARTS] += 1
-        self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
+        if was_refused:
+            self._say(f"the {stage.name} has to wait: {self._last_words(stage.name)}")
+        else:
+            self._warn(f"the {stage.name} (pid {stage.process.pid}) died with {code}; it is started again {when}")
 
     def kill_if_hung(self, stage: StageProcess) -> None:
         """Kills a stage that has had no heartbeat for long while this process ran.

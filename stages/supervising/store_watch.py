@@ -5,6 +5,7 @@ Somebody may remove either of them while the store runs, or promote a replica of
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,12 @@ class StoreWatch:
     def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
         self.directory, self.control = directory, control
         self.pool = control.region.path.parent
-        self._only_drains = directory.superseded_file.exists()  # else it would not have started
+        self._only_drains = os.path.lexists(directory.superseded_file)  # else it would not have started
 
     def check(self) -> None:
         """Raises StoreMoved, PoolUnlinked, StoreSuperseded."""
         self.check_place()
-        if not self._only_drains and self.directory.superseded_file.exists():
+        if not self._only_drains and os.path.lexists(self.directory.superseded_file):
             # the HAService has met the store that was promoted
             raise superseded(self.directory)
         gone = self.pool if self.control.region.is_unlinked() else self._unlinked_buffers()

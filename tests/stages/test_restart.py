@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from commitlog.shm.layout import STAGES, Header, Lane, Stage
 from commitlog.stages.supervising.forked_stage import ForkedStage
 from commitlog.stages.supervising.patience import Heartbeats
 from commitlog.stages.supervising.stage_processes import StageProcess
-from tests.crash.scene import is_running, pid_of
+from tests.crash.scene import pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench
 from tests.faults.supervisor import patched_stages
@@ -196,23 +197,28 @@ def test_a_store_that_stood_still_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) -> None:
-    """The directory of the logs is gone, then something else is in its place.
-
-    The store goes on when that is gone too.
-    """
+    """The supervisor has no descriptor left for it. The store goes on when it has."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        logs = store.path / "logs"
-        shutil.rmtree(logs)
-        os.kill(pid_of(store.path, "committer"), signal.SIGKILL)
-        producer.send("t", b"x").wait("flushed", 60)  # by another committer
-        shutil.rmtree(logs)
-        logs.write_text("in the way")
-        killed = pid_of(store.path, "committer")
+        supervisor, killed = pid_of(store.path, ""), pid_of(store.path, "committer")
+        limits = resource.prlimit(
+            supervisor, resource.RLIMIT_NOFILE, (5, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not is_running(killed), "its end")
+        wait_until(lambda: "the committer can't be started now" in log_of(store), "a refused start")
         receipt = producer.send("t", b"x")
         with pytest.raises(errors.WaitTimeout):
             receipt.wait("committed", 1)
         assert store.running
-        logs.unlink()
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
         wait_until(lambda: receipt.done("flushed"), "another committer")
+
+
+def test_a_stage_starts_without_its_log(tmp_path: Path) -> None:
+    """The directory of the logs is gone, then something else is in its place."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        logs = store.path / "logs"
+        for replace in (lambda: None, lambda: logs.write_text("in the way")):
+            shutil.rmtree(logs)
+            replace()
+            os.kill(pid_of(store.path, "committer"), signal.SIGKILL)
+            producer.send("t", b"x").wait("flushed", 60)  # by another committer

@@ -1,0 +1,126 @@
+"""A disk that is really full, also when a stage dies: the store heals by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import holder_of, write_holder
+from commitlog.record.layout import Buffer
+from tests.faults.channel import FaultsDirectory, Rule
+from tests.faults.supervisor import patched_stages
+from tests.namespaces import with_tmpfs
+from tests.nightly import with_nightly
+from tests.waiting import wait_until
+
+MIB = 1 << 20
+CONFIG: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 16},
+    "producer": {"buffer_wait_ms": 1000},
+    "dispatcher": {"queue_file_entries": 1000},
+    "retention": {"reserved_hours": 0, "disk_clean_forcibly_percent": 100, "disk_refuse_percent": 100},
+    "supervisor": {"restarts_max": 3},
+}
+
+
+def fill(ballast: Path) -> None:
+    """Takes every byte that the disk has left."""
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(b"\1" * size)
+            except OSError:
+                continue
+
+
+def send_until_refused(producer: commitlog.Producer, number: int) -> int:
+    """Sends numbered messages until no buffer is left. Returns the next number."""
+    try:
+        while True:
+            producer.send("t", b"%d" % number + bytes(1000))
+            number += 1
+    except (errors.DiskFull, errors.NoBufferAvailable):
+        return number
+
+
+def stage_pid(store: commitlog.Store, name: str) -> int:
+    """The pid of a stage; 0 while it does not run."""
+    return next(stage.pid for stage in store.statistics().stages if stage.stage == name)
+
+
+def die(store: commitlog.Store, name: str) -> None:
+    """Kills a stage, and waits for one that works in its place."""
+    pid = stage_pid(store, name)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: stage_pid(store, name) not in (0, pid), f"another {name}")
+
+
+def test_each_stage_may_die_while_the_disk_is_full(tmp_path: Path) -> None:
+    """The stage is started again at once. When there is space all messages come to the disk."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def act() -> None:
+        with commitlog.Store.open(place / "store", CONFIG) as store, store.producer() as producer:
+            producer.send("t", b"0").wait("flushed", timeout=60)
+            fill(place / "ballast")
+            sent = send_until_refused(producer, 1)
+            for stage in ("committer", "flusher", "allocator", "dispatcher"):
+                die(store, stage)
+            (place / "ballast").unlink()
+            producer.flush(timeout=60)
+        with commitlog.Reader(place / "store", start="earliest") as reader:
+            assert [int(message.value.rstrip(b"\0")) for message in reader] == list(range(sent))
+
+    with_tmpfs(place, 8 * MIB, act)
+
+
+@pytest.mark.parametrize("code", with_nightly([errno.EROFS], [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE]))
+def test_a_stage_that_the_disk_refuses_waits_for_it(code: int, tmp_path: Path) -> None:
+    """It may come as often as it likes: a store is not given up for a disk that may heal."""
+    faults = FaultsDirectory(tmp_path / "store")
+    with patched_stages(), commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
+        faults.set(Rule("open", where="/locks/", error=code, stage="committer"))
+        os.kill(stage_pid(store, "committer"), signal.SIGKILL)
+        wait_until(lambda: faults.hits() > CONFIG["supervisor"]["restarts_max"] + 2, "the committer to try")
+        receipt = producer.send("t", b"x")
+        faults.clear()
+        receipt.wait("flushed", timeout=60)
+        log = (store.path / "logs/committer.log").read_text()
+        assert "the committer ends, and is started again, because the system refuses what it needs" in log
+        assert "Traceback" not in log
+
+
+def test_no_log_is_needed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A log whose file can't be had is said once, and stops neither a start nor a stage."""
+    for name in ("supervisor", "committer"):
+        (tmp_path / f"store/logs/{name}.log").mkdir(parents=True)
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
+        die(store, "committer")
+        producer.send("t", b"x").wait("flushed", timeout=60)
+    assert len([record for record in caplog.records if "nothing is logged to" in record.getMessage()]) == 1
+
+
+def test_a_lock_file_on_a_full_disk_names_nobody_wrong(tmp_path: Path) -> None:
+    """It is held all the same. It keeps its pid where the new one can be written over it."""
+
+    class Full(FileChannel):
+        def write_once(self, fd: int, data: Buffer, offset: int) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "lock"
+    path.write_text("123456789\n")
+    with DISK.opened(path, write=True) as fd:
+        write_holder(fd, DISK)
+        assert holder_of(path, DISK) == str(os.getpid())
+        write_holder(fd, Full())
+        assert holder_of(path, DISK) == "?"
