@@ -1,4 +1,7 @@
-"""Chaos at random: `scripts/torture --kills 1000 --seed 7`, `--seconds 600`, `--power-cuts 2000`.
+"""Chaos at random: `scripts/torture --kills 1000 --seed 7`, or `--seconds 600`.
+
+`--power-cuts 2000` cuts the power instead (power_cut.py), and `--damage 5000` damages files
+(damage_hunt.py).
 
 Stores follow one another, with some 60 kills each. They are written in each of the ways in turn, by
 programs of every kind: plain ones, threads, forked and spawned children, asyncio. Processes are
@@ -33,6 +36,7 @@ import pytest
 from commitlog.shm.layout import STAGES
 from tests.crash.accounts import retired_below
 from tests.crash.damage import damage
+from tests.crash.damage_hunt import hunt
 from tests.crash.power_cut import Counts, record, replay
 from tests.crash.scene import WAYS, Scene, pid_of
 from tests.crash.writer import KINDS
@@ -276,14 +280,19 @@ def main() -> None:
     parser.add_argument("--kills", type=int, help="the least number (default: 300, or as many as the seconds allow)")
     parser.add_argument("--seconds", type=float, default=0, help="no new store after this time")
     parser.add_argument("--power-cuts", type=int, default=0, help="number of power cuts, instead of kills")
+    parser.add_argument("--damage", type=int, default=0, help="number of damaged stores, instead of kills")
+    parser.add_argument("--case", type=int, default=0, help="number of the first damaged store, to repeat one")
     parser.add_argument("--no-damage", action="store_true", help="leave files alone between a kill and the next start")
     parser.add_argument(
         "--seed", type=int, default=secrets.randbelow(1 << 32), help="of the plan (default: a new seed)"
     )
     arguments = parser.parse_args()
     logging.getLogger("commitlog").setLevel(logging.ERROR)  # deaths are intended here
-    base, began = Path(tempfile.mkdtemp(prefix="commitlog-torture-")), time.monotonic()
-    if arguments.power_cuts:
+    memory = "/dev/shm" if arguments.damage else None  # files are damaged, not the disk: nothing waits for one
+    base, began = Path(tempfile.mkdtemp(prefix="commitlog-torture-", dir=memory)), time.monotonic()
+    if arguments.damage:
+        _damage(base, arguments.seed, arguments.damage, arguments.case)
+    elif arguments.power_cuts:
         print(f"seed {arguments.seed}, {arguments.power_cuts} power cuts", flush=True)
         counts = power_cuts(base, arguments.seed, arguments.power_cuts)
         print(f"{counts} in {time.monotonic() - began:.0f} s; nothing that was flushed was lost")
@@ -299,6 +308,17 @@ def main() -> None:
         print(f"{totals.messages:,} messages in {totals.stores} stores, none lost or doubled")
         _bound(totals.kills.total(), "kills")
     base.rmdir()
+
+
+def _damage(base: Path, seed: int, count: int, first: int) -> None:
+    began = time.monotonic()
+    print(f"seed {seed}, {count} damaged stores", flush=True)
+    found = hunt(base, seed, count, first, shows=count == 1)
+    print(found)
+    print(f"{found.cases:,} damaged stores in {time.monotonic() - began:.0f} s, {len(found.failures)} failed")
+    if found.failures:
+        sys.exit(1)
+    _bound(found.cases, "damaged stores")
 
 
 def _listed(counts: Counter[str]) -> str:

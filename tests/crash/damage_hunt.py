@@ -1,0 +1,364 @@
+"""Damages files of a store at random, and looks whether anybody passes over a loss in silence.
+
+Each case takes a store that was stopped, killed, or killed with its pool lost (sound_store.py), and
+does one thing or several to its files (file_damage.py). Then it looks at the store as a user does,
+starts it, sends to it, stops it, and looks again. Which messages are there is known from the bytes
+of the damaged files and from what was sent, and never from a reader.
+
+What has to hold, before the start and after it: each message that must be there is read, or an
+error or a warning says that something is missing. No value is wrong or given twice, and no
+offset is given out again. Where messages are missing, `verify`, `health` and `backup` are not good.
+Every error is one of commitlog.errors, and nothing hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from commitlog.errors import CommitLogError, refusal
+from tests.command_line import run
+from tests.crash.damage_truth import Failure, Look, Truth, look, look_at_rows
+from tests.crash.file_damage import Places, damage
+from tests.crash.sound_store import (
+    READ_TOPIC,
+    READERS,
+    TYPED,
+    PlainChannel,
+    Sent,
+    SoundStore,
+    make_sound,
+    send_one,
+)
+from tests.faults.bench import Bench
+
+STATES = ("stopped", "killed", "killed, no pool")
+CASES_A_STORE = 25
+_HANG_SECONDS = 60
+_NAMES_A_LOSS = {"damage-noted", "index-damaged", "unreadable", "reader-unreadable", "stage-fault", "stage-gone"}
+"""Reasons of health that say that something is missing."""
+
+
+class _Hang(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Raises _Hang in what lasts too long."""
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise _Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(_HANG_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---- one case -----------------------------------------------------------------------------------
+
+
+class _Started(Bench):
+    """A bench whose stages' own errors are told from those of the start."""
+
+    def start(self, name: str) -> Any:
+        try:
+            return super().start(name)
+        except CommitLogError:
+            raise
+        except Exception as error:
+            raise Failure(f"the {name} dies at its start: {type(error).__name__}: {error}") from error
+
+
+@dataclass
+class Case:
+    """One case: `number` of `seed`. `outcome` is how it ended, `done` what was done."""
+
+    sound: SoundStore
+    other: Path
+    chance: random.Random
+    outcome: Counter[str] = field(default_factory=Counter)
+    done: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    state: str = ""
+    at: str = ""
+    log: list[str] = field(default_factory=list)
+    pools: set[Path] = field(default_factory=set)
+
+    def run(self) -> None:
+        """Raises Failure."""
+        self.state = self.chance.choice(STATES)
+        self.at = "damage"
+        self.sound.put_back(self.state)
+        self._damage()
+        try:
+            with _patience():
+                self._check()
+        finally:
+            for pool in self.pools:
+                shutil.rmtree(pool, ignore_errors=True)
+
+    def _damage(self) -> None:
+        pool = self.sound.pool if self.state == "killed" else None
+        places = Places(self.sound.path, pool, self.other)
+        for _ in range(self.chance.choices((1, 2, 3), (6, 3, 1))[0]):
+            kind, said = damage(places, self.chance)
+            self.kinds.append(kind)
+            self.done.append(said)
+
+    def _check(self) -> None:
+        pool_kinds = {"control", "buffers", "pool name", "store.json", "foreign"}
+        truth = Truth.of(self.sound, self.state, not pool_kinds & set(self.kinds))
+        self.at = "before the start"
+        before = self._look(truth, truth.readable_before(), "before the start")
+        started = self._start()
+        if started is None:
+            self.outcome["refused by name"] += 1
+            return
+        self.at = "in the start"
+        sent = self._use(started, truth)
+        self.at = "after the start"
+        after = self._look(truth, truth.must, "after the start", sent)
+        named = before.said or after.said or self.log
+        self.outcome["read with a warning or an error" if named else "whole"] += 1
+
+    def _look(self, truth: Truth, must: set[Sent], when: str, new: list[Sent] | None = None) -> Look:
+        """Looks at the store as all its users do."""
+        path, known = self.sound.path, truth.known
+        strict = look(path, known)
+        missing = {message for message in must if message.place not in strict.read}
+        lacking = [message for message in new or () if message.place not in strict.read]
+        if (missing or lacking) and not strict.said:
+            raise Failure(self._said(when, "a strict reader", missing or lacking))
+        lenient = look(path, known, ignore_corrupt=True)
+        hidden = {message for message in must & truth.intact if message.place not in lenient.read}
+        if hidden and not lenient.said:
+            raise Failure(self._said(when, "a reader that ignores damage", hidden))
+        if hidden:
+            self.outcome[f"intact ones hidden {when}, named"] += 1
+        topic = self.chance.choice(("a", "b", "c", TYPED))
+        some = {message for message in must if message.topic == topic}
+        if some:
+            one = look(path, known, topic=topic)
+            if {m for m in some if m.place not in one.read} and not one.said:
+                raise Failure(self._said(when, f"a strict reader of {topic}", some))
+        self._named_readers(known, must, when)
+        look_at_rows(path, [m for m in must if m.topic == TYPED], truth.known.values())
+        is_settled = truth.state == "stopped" or new is not None
+        self._tools(missing if is_settled else set(), known, must if is_settled else set(), when)
+        return strict
+
+    def _named_readers(self, known: dict[tuple[int, str, int], Sent], must: set[Sent], when: str) -> None:
+        for name in READERS:
+            found = look(self.sound.path, known, topic=READ_TOPIC[name], name=name)
+            missing = {
+                message
+                for message in must
+                if message.topic == READ_TOPIC[name]
+                and message.offset >= self.sound.committed.get((name, message.lane), 0)
+                and message.place not in found.read
+            }
+            if missing and not found.said:
+                raise Failure(self._said(when, f"the reader {name}", missing))
+
+    def _tools(self, missing: set[Sent], known: dict[tuple[int, str, int], Sent], must: set[Sent], when: str) -> None:
+        path = self.sound.path
+        verified = _tool("verify", path)
+        if missing and verified == 0:
+            raise Failure(self._said(when, "verify, which is good", missing))
+        target = path.with_name("backup")
+        try:
+            copied = _tool("backup", path, target)
+            if missing and copied == 0:
+                raise Failure(self._said(when, "backup, which is good", missing))
+            if copied == 0 and must:
+                found = look(target, known)
+                lacking = {message for message in must if message.place not in found.read}
+                if lacking and not found.said:
+                    raise Failure(self._said(when, "the backup's reader", lacking))
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+        words = self.chance.choice(
+            (
+                ("stat",),
+                ("topics",),
+                ("readers",),
+                ("health",),
+                ("doctor",),
+                ("replicas",),
+                ("dump",),
+                ("forwarders",),
+                ("metrics",),
+            )
+        )
+        _tool(*words, path)
+
+    def _said(self, when: str, who: str, missing: Iterable[Sent]) -> str:
+        places = sorted(message.place for message in missing)
+        return f"{when} {len(places)} messages are missing, and nothing is said by {who}: {places[:4]}"
+
+    # ---- a start --------------------------------------------------------------------------------
+
+    def _start(self) -> Bench | None:
+        """A bench on the store, or None where the start is refused by name."""
+        self.at = "at the start"
+        made: Bench = _Started.__new__(_Started)
+        try:
+            made.__init__(self.sound.path, channel=PlainChannel)  # type: ignore[misc]
+        except (CommitLogError, OSError) as error:
+            self.log.append(f"{type(error).__name__}: {error}")
+            if isinstance(error, OSError):
+                self.log.append(str(refusal(error, self.sound.path)))
+            self._let_go(made)
+            return None
+        except BaseException:
+            self._let_go(made)
+            raise
+        self.log += made.warnings
+        self.pools.add(made.control.region.path.parent)
+        return made
+
+    def _let_go(self, made: Bench) -> None:
+        if "control" in vars(made):
+            self.pools.add(made.control.region.path.parent)
+            made.producers = []
+            made.abandon()
+        elif "_opening" in vars(made):
+            made._opening.locks.close()
+
+    def _use(self, started: Bench, truth: Truth) -> list[Sent]:
+        """Sends a little, looks at the live store, and stops it."""
+        new: list[Sent] = []
+        is_stopped = False
+        try:
+            started.settle()  # a lane has to be drained before a producer has it
+            with contextlib.suppress(CommitLogError):
+                for number in range(2):
+                    producer = started.producer()
+                    for count in range(3):
+                        new.append(send_one(producer, self.chance, 10_000_000 + number * 10 + count))
+            started.settle()
+            self._check_new(truth, new)
+            live = look(self.sound.path, truth.known)
+            missing = {message for message in truth.must if message.place not in live.read}
+            if missing and not live.said:
+                raise Failure(self._said("after the start", "a strict reader of the live store", missing))
+            health = run("health", self.sound.path, "--json")
+            if missing and not any(f'"{code}"'.encode() in health.stdout for code in _NAMES_A_LOSS):
+                raise Failure(self._said("after the start", f"health ({health.stdout!r})", missing))
+            is_stopped = True
+            if not started.stop().drained:
+                self.outcome["not drained"] += 1
+        finally:
+            if not is_stopped:
+                with contextlib.suppress(Exception):
+                    started.abandon()
+        return new
+
+    def _check_new(self, truth: Truth, new: list[Sent]) -> None:
+        """No new message has taken the place of one that is there."""
+        for message in new:
+            old = truth.known.get(message.place)
+            if old is not None and old in truth.intact and old in truth.must:
+                raise Failure(f"the queue offset of {old.place} was given out again")
+            if any(
+                o.lane == message.lane and message.where < o.end and o.where < message.end
+                for o in truth.intact & truth.must
+            ):
+                raise Failure(f"the place of a message at {message.where} of lane {message.lane} was given out again")
+            truth.known[message.place] = message
+
+
+def _tool(*words: object) -> int:
+    """Runs a command; its exit code."""
+    return run(*words).returncode
+
+
+# ---- many cases ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Hunt:
+    """What was tried, and what was found."""
+
+    cases: int = 0
+    damages: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name}: " + ", ".join(f"{key} {count:,}" for key, count in sorted(counts.items()))
+            for name, counts in (("stores", self.states), ("damaged", self.damages), ("ended", self.outcomes))
+        )
+
+
+def hunt(base: Path, seed: int, count: int, first: int = 0, *, shows: bool = False) -> Hunt:
+    """Tries the cases `first` to `first + count` of the seed below the empty directory `base`."""
+    found, made = Hunt(), _Stores(base, seed)
+    try:
+        for number in range(first, first + count):
+            sound, other = made.of(number)
+            case = Case(sound, other, random.Random(f"{seed} {number}"))
+            found.cases += 1
+            try:
+                case.run()
+            except (Exception, _Hang) as error:
+                what = str(error) if isinstance(error, Failure) else "".join(traceback.format_exception(error)[-4:])
+                text = f"case {number}: {case.state}; {'; '.join(case.done)}: {type(error).__name__} {case.at}: {what}"
+                text += f"\n    start: {case.log}\n    repeat: scripts/torture --damage 1 --seed {seed} --case {number}"
+                found.failures.append(text)
+                print(text, flush=True)
+                case.outcome["FAILED"] += 1
+            if shows:
+                print(case.state, case.done, case.log, dict(case.outcome), sep="\n")
+            found.states[case.state] += 1
+            found.damages.update(case.kinds)
+            found.outcomes += case.outcome
+    finally:
+        made.close()
+    return found
+
+
+class _Stores:
+    """The sound stores: each serves some cases, and the one before it has the foreign files."""
+
+    def __init__(self, base: Path, seed: int) -> None:
+        self._base, self._seed = base, seed
+        self._made: dict[int, SoundStore] = {}
+
+    def of(self, number: int) -> tuple[SoundStore, Path]:
+        """The store of a case, and a directory with the files of another one."""
+        index = number // CASES_A_STORE
+        for old in [old for old in self._made if old not in (index, index + 1)]:
+            self._remove(old)
+        for wanted in (index, index + 1):
+            if wanted not in self._made:
+                base = self._base / str(wanted)
+                base.mkdir(mode=0o700)
+                self._made[wanted] = make_sound(base, random.Random(f"{self._seed} store {wanted}"))
+        sound, other = self._made[index], self._made[index + 1]
+        return sound, (sound if number % 2 else other).base / ("killed" if number % 3 else "stopped")
+
+    def _remove(self, index: int) -> None:
+        sound = self._made.pop(index)
+        shutil.rmtree(sound.base)
+        shutil.rmtree(sound.pool, ignore_errors=True)
+
+    def close(self) -> None:
+        for index in list(self._made):
+            self._remove(index)
