@@ -319,6 +319,10 @@ class NoSchema(CommitLogError):
     """The topic has no schema, so it has values (bytes) and no rows."""
 
 
+class ValuesRefused(RecordError):
+    """The topic has a schema, so it has rows and takes no values (bytes)."""
+
+
 # ---- the disk ----------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from commitlog.appending.row_producer import RowProducer
 from commitlog.appending.thread_turns import Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.schema_versions import schema_versions
 from commitlog.errors import (
     ConcurrentUse,
     ForkedProducer,
@@ -55,6 +56,7 @@ from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import RESERVED_NAMES, check_topic, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
+from commitlog.record.row_headers import has_rows, values_refused
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 
@@ -111,7 +113,7 @@ class Producer(Appender, RowProducer):
 
     __slots__ = (
         "__weakref__", "_attachment", "_closed", "_encoder", "_known_offsets", "_lease", "_messages_at", "_place",
-        "_progress", "_row_sending", "_sleep_at", "_turns", "_words", "_wrote_at", "lane", "store_host",
+        "_progress", "_row_sending", "_sleep_at", "_turns", "_typed", "_words", "_wrote_at", "lane", "store_host",
     )  # fmt: skip
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -139,6 +141,7 @@ class Producer(Appender, RowProducer):
         self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
         self._row_sending = None
         self._topics: dict[str, _Topic] = {}
+        self._typed: dict[str, _Topic] = {}
         self._known_offsets = end.queue_offsets
         self._words = words = attachment.words
         first_word = attachment.control.row_at(lease.lane)
@@ -181,6 +184,7 @@ class Producer(Appender, RowProducer):
 
         Raises, and nothing was appended:
         - IllegalTopic, IllegalMessage, IllegalProperty: an argument can't be stored
+        - ValuesRefused: the topic has a schema, and the headers do not say that the value has rows
         - MessageTooLarge, PropertiesTooLarge
         - NoBufferAvailable, DiskError: the disk does not keep up, or refuses
         - StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse
@@ -200,7 +204,7 @@ class Producer(Appender, RowProducer):
                     token, self._token = self._token, None
                 if not token:
                     self._learn_published()
-            state = self._topics.get(topic) or self._open_topic(topic)
+            state = self._topics.get(topic) or self._open_topic(topic, headers)
             if type(value) is not bytes:
                 value = as_bytes(value)
             encoded = b""
@@ -279,7 +283,7 @@ class Producer(Appender, RowProducer):
                 if not token:
                     self._learn_published()
             made = Bodies.of(values)
-            state = self._topics.get(topic) or self._open_topic(topic)
+            state = self._topics.get(topic) or self._open_topic(topic, headers)
             append_crc = self._encoder.append_crc
             encoded: bytes | list[bytes]
             if keys is None:
@@ -333,7 +337,7 @@ class Producer(Appender, RowProducer):
                 if not token:
                     self._learn_published()
             check_topic(topic)
-            end = (self._topics.get(topic) or self._open_topic(topic)).next_offset
+            end = (self._topics.get(topic) or self._state_of(topic)).next_offset
             record = last_record(self._lease, topic, end - 1) if end else None
             self._token, token = True, None
         except BaseException:
@@ -378,15 +382,28 @@ class Producer(Appender, RowProducer):
             f"value{more}"
         )
 
-    def _open_topic(self, topic: str) -> _Topic:
+    def _open_topic(self, topic: str, headers: object) -> _Topic:
+        """What it keeps of a topic of which `_topics` has nothing: of a new one, or a typed one.
+
+        `_topics` has no typed topic, so that a message with rows pays for the look at its headers,
+        and no other one does. A schema is not deleted while a producer runs. Raises ValuesRefused.
+        """
+        state = self._state_of(topic)
+        if topic in self._typed and not has_rows(headers):
+            raise values_refused(topic)
+        return state
+
+    def _state_of(self, topic: str) -> _Topic:
         encoded = check_topic(topic)
         name = encoded.decode()  # not the caller's: a str of a subclass may have a hash of its own
-        if (state := self._topics.get(name)) is not None:
-            return state
-        next_offset = self._known_offsets.get(name)
-        if next_offset is None:
-            next_offset = self._lease.queue_end(name)
-        state = self._topics[name] = _Topic.of(self._encoder, encoded, next_offset)
+        state = self._topics.get(name) or self._typed.get(name)
+        if state is None:
+            next_offset = self._known_offsets.get(name)
+            if next_offset is None:
+                next_offset = self._lease.queue_end(name)
+            is_typed = bool(schema_versions(self._attachment.directory, name))
+            state = _Topic.of(self._encoder, encoded, next_offset)
+            (self._typed if is_typed else self._topics)[name] = state
         return state
 
     def _wait_outside(self) -> None:
@@ -417,7 +434,7 @@ class Producer(Appender, RowProducer):
             data, at = place.read(where, published), 0
             while at < len(data) and size_and_magic(data, at)[1] != MAGIC_BLANK:
                 record = decode(data, at)
-                state = self._topics.get(record.topic) or self._open_topic(record.topic)
+                state = self._topics.get(record.topic) or self._state_of(record.topic)
                 state.next_offset = record.queue_offset + 1
                 self._timestamp = max(self._timestamp, record.store_timestamp)
                 at += record.total_size

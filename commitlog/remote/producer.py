@@ -17,6 +17,7 @@ from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, 
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
+from commitlog.record.row_headers import has_rows, values_refused
 from commitlog.remote.appending import check_append, check_same
 from commitlog.remote.connection import Connection
 from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
@@ -159,7 +160,7 @@ class RemoteProducer:
         except BaseException:
             self._connection.close()
             raise
-        self._topics: set[str] = set()
+        self._topics: dict[str, bool] = {}  # those that may be sent to, and whether they are typed
         self._rows = RowSending(self._required)
         self._ending = threading.RLock()  # lets in a signal handler
         self._closed = False
@@ -185,6 +186,7 @@ class RemoteProducer:
 
         Raises, and the message is not sent:
         - IllegalTopic, IllegalMessage, IllegalProperty, MessageTooLarge, PropertiesTooLarge
+        - ValuesRefused: the topic has a schema, and the headers do not say that the value has rows
         - AccessDenied: the token is not for this topic; ServerUnavailable
         - NoBufferAvailable: nothing became flushed for a minute
         - what has ended the sending, ProducerClosed, ForkedProducer
@@ -281,7 +283,7 @@ class RemoteProducer:
         """Asks whether a topic may be sent to, and for its newest schema if it is typed."""
         check_topic(topic)
         found = check_append(self._connection, self._address, topic)
-        self._topics.add(topic)
+        self._topics[topic] = found is not None
         return found
 
     def _required(self, topic: str, instead: str) -> TopicSchema:
@@ -301,8 +303,12 @@ class RemoteProducer:
     ) -> RemoteReceipt:
         """Checks all messages, and then collects them."""
         self._outbox.check()
-        if topic not in self._topics:
-            self._schema(topic)
+        if self._topics.get(topic) is not False:
+            are_rows = has_rows(headers)
+            if topic not in self._topics or not are_rows:
+                self._schema(topic)
+            if self._topics[topic] and not are_rows:
+                raise values_refused(topic)
         headers = _checked_headers(headers)
         overhead = len(topic) + _RECORD_BYTES
         plain = len(encode_properties(None, tags, headers))

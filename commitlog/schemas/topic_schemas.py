@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +20,15 @@ import pyarrow as pa
 
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import changing, check_changeable
+from commitlog.disk.schema_versions import names_in, schema_refused, schema_versions
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
-from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreRefused, StoreTooNew, disk_error
+from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.evolution import why_not_grown
 from commitlog.schemas.types import stored_fields
 
 FORMAT_VERSION = 1
-_VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -80,33 +79,11 @@ class TopicSchemas:
 
     def topics(self) -> list[str]:
         """The topics that have a schema. Raises StoreRefused."""
-        return [name for name in self._list(self._directory.topics_directory) if self._versions(name)]
-
-    def _list(self, directory: Path) -> list[str]:
-        try:
-            return self._channel.list(directory)
-        except NotADirectoryError:
-            return []  # a file that somebody has put there
-        except OSError as error:
-            raise _refused(directory, error) from error
+        names = names_in(self._directory.topics_directory, self._channel)
+        return [name for name in names if self._versions(name)]
 
     def _versions(self, topic: str, *, deleted: bool = False) -> list[int]:
-        names = self._list(self._directory.topics_directory / topic)
-        found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-        least = self._deleted(topic) if DELETED_FILE in names and not deleted else 0
-        return sorted(version for name in found if _VERSION.fullmatch(name) and (version := int(name)) > least)
-
-    def _deleted(self, topic: str) -> int:
-        """The last version that was deleted."""
-        file = self._directory.topics_directory / topic / DELETED_FILE
-        try:
-            return int(self._channel.read_file(file))
-        except OSError as error:
-            raise _refused(file, error) from error
-        except ValueError as error:
-            raise StoreDamaged(
-                f"{file}: not the number of a version ({error}); remove it, and the topic has its schema again"
-            ) from error
+        return schema_versions(self._directory, topic, self._channel, deleted=deleted)
 
     def latest(self, topic: str) -> TopicSchema | None:
         """The newest schema of a topic, or None for a topic of bytes.
@@ -132,7 +109,7 @@ class TopicSchemas:
                     f"{file} is missing; without it the rows of topic {topic} can't be read: put it back"
                 ) from None
             except OSError as error:
-                raise _refused(file, error) from error
+                raise schema_refused(file, error) from error
             known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
         return known
 
@@ -168,7 +145,7 @@ class TopicSchemas:
         try:
             self._channel.create_directory(directory / topic, below=self._directory.path)
         except OSError as error:
-            raise _refused(directory, error) from error
+            raise schema_refused(directory, error) from error
         with changing(self._directory, self._directory.topics_lock_file):
             return self._declare(topic, columns, evolve)
 
@@ -210,10 +187,6 @@ def no_schema(store: Path | str, topic: str, instead: str, typed: list[str] | No
         f"{store}: topic {topic} has no schema, so it has values and no rows; {instead}, or give it a schema by "
         f"store.create_topic{listed}"
     )
-
-
-def _refused(path: Path, error: OSError) -> StoreRefused:
-    return StoreRefused(f"{path}: {error.strerror}; check its owner and permissions")
 
 
 def _check_change(latest: TopicSchema, columns: pa.Schema, evolve: bool) -> None:

@@ -240,6 +240,9 @@ def test_errors_end_with_one_line_of_ours(spark: SparkSession, store: commitlog.
         write(spark.sql("SELECT 'x' AS value"), store, nonsense="1")
     with pytest.raises(PySparkException, match="IllegalTopic: column topic: topic 'a b': only letters"):
         write(spark.sql("SELECT 'x' AS value, 'a b' AS topic"), store)
+    store.create_topic("typed", "id BIGINT")
+    with pytest.raises(PySparkException, match="ValuesRefused: topic typed has a schema, so it takes rows"):
+        write(spark.sql("SELECT 'x' AS value"), store, topic="typed")
     assert values(store) == []
 
 

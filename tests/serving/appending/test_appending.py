@@ -23,6 +23,7 @@ from commitlog.errors import (
     NoSchema,
     RecordError,
     StoreNotFound,
+    ValuesRefused,
 )
 from commitlog.remote import requests
 from commitlog.remote.server_errors import from_bytes
@@ -140,9 +141,11 @@ def test_rows_of_a_typed_topic(store: commitlog.Store, client: flight.FlightClie
 def test_what_is_refused_says_how_many_rows_are_in(store: commitlog.Store, client: flight.FlightClient) -> None:
     """Those of the batches before it, and of its own batch before the row. The lane is free."""
     good = pa.table({"value": [b"1", b"2"], "key": ["k", "l"], "topic": ["t", "t"]})
+    store.create_topic("typed", "id BIGINT")
     cases: list[tuple[dict[str, Any], type[CommitLogError], str]] = [
         ({"value": pa.nulls(1, pa.binary())}, RecordError, "^column value: null can't be stored"),
         ({"topic": ["a b"]}, IllegalTopic, "^column topic: topic 'a b': only letters"),
+        ({"topic": ["typed"]}, ValuesRefused, "^topic typed has a schema, so it takes rows"),
         ({"key": [""]}, IllegalProperty, "^column key: b''"),
         ({"value": [b"x" * 300_000]}, MessageTooLarge, "^column value: MESSAGE_SIZE_EXCEEDED"),
     ]

@@ -39,6 +39,7 @@ from commitlog.errors import (
     ServerUnavailable,
     StoreNotFound,
     StoreNotRunning,
+    ValuesRefused,
     WaitTimeout,
 )
 from commitlog.remote import sending
@@ -148,6 +149,21 @@ def test_rows_of_a_typed_topic(store: commitlog.Store, url: str) -> None:
             producer.send_rows("other", [{"id": 1}])
     read = commitlog.read_arrow(store.path, "sales").read_all().to_pylist()
     assert read == [{**row, "no": None} for row in rows] + [{"id": 25_000, "name": None, "no": 7}]
+
+
+def test_values_for_a_typed_topic(store: commitlog.Store, url: str) -> None:
+    """They are refused before they are sent; a record batch with its headers is not."""
+    store.create_topic("only-rows", "id BIGINT")
+    with commitlog.RemoteProducer(url) as producer:
+        with pytest.raises(ValuesRefused, match="topic only-rows has a schema"):
+            producer.send("only-rows", b"poison")
+        producer.send_rows("only-rows", [{"id": 1}])
+        with pytest.raises(ValuesRefused):
+            producer.send_batch("only-rows", [b"poison"])
+        producer.flush()
+        (message,) = messages(store, "only-rows")
+        producer.send("only-rows", message.value, headers=message.headers)
+    assert commitlog.read_arrow(store.path, "only-rows").read_all().to_pylist() == [{"id": 1}] * 2
 
 
 def test_threads_share_a_producer(store: commitlog.Store, url: str) -> None:

@@ -1,0 +1,59 @@
+"""Which versions of a topic's schema a store has: the names in `topics/<topic>/`.
+
+It reads no schema, so it needs no Arrow: a producer asks here whether a topic has one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
+from commitlog.errors import FAULT_BY_ERRNO, CommitLogError, StoreDamaged, StoreRefused, disk_error
+
+_VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+
+def schema_versions(
+    directory: StoreDirectory, topic: str, channel: FileChannel = DISK, *, deleted: bool = False
+) -> list[int]:
+    """The versions that the topic has, ascending; with `deleted` those that were deleted, too.
+
+    Raises StoreRefused, StoreDamaged, DiskError.
+    """
+    names = names_in(directory.topics_directory / topic, channel)
+    found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    least = 0
+    if DELETED_FILE in names and not deleted:
+        least = _last_deleted(directory.topics_directory / topic / DELETED_FILE, channel)
+    return sorted(version for name in found if _VERSION.fullmatch(name) and (version := int(name)) > least)
+
+
+def names_in(directory: Path, channel: FileChannel) -> list[str]:
+    """The names in a directory of schemas. Raises StoreRefused, DiskError."""
+    try:
+        return channel.list(directory)
+    except NotADirectoryError:
+        return []  # a file that somebody has put there
+    except OSError as error:
+        raise schema_refused(directory, error) from error
+
+
+def _last_deleted(file: Path, channel: FileChannel) -> int:
+    """The last version that was deleted."""
+    try:
+        return int(channel.read_file(file))
+    except OSError as error:
+        raise schema_refused(file, error) from error
+    except ValueError as error:
+        raise StoreDamaged(
+            f"{file}: not the number of a version ({error}); remove it, and the topic has its schema again"
+        ) from error
+
+
+def schema_refused(path: Path, error: OSError) -> CommitLogError:
+    """The error where the system refuses to read a schema, or the names of the versions."""
+    if error.errno in FAULT_BY_ERRNO:
+        return disk_error(error.errno, f"{path}: reading the topic's schema")
+    return StoreRefused(f"{path}: {error.strerror}; check its owner and permissions")
