@@ -13,9 +13,12 @@ def main() -> None:
     traceback.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads are never used, and take long to start
-    if sys.stdout is None:  # the caller has closed it
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the whole command
     try:
+        from commitlog.cli.output import open_the_door
+        from commitlog.disk.descriptors import occupy_standard_descriptors
+
+        occupy_standard_descriptors()
+        open_the_door()
         from commitlog.cli.app import run_command
 
         run_command()

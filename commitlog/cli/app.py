@@ -8,8 +8,6 @@ once.
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 import warnings
 from typing import Annotated
@@ -19,11 +17,9 @@ import typer
 import commitlog
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.commands import LazyCommands
+from commitlog.cli.output import STANDARD_OUTPUT, discard_output
 from commitlog.errors import BadStart, CommitLogError, IllegalArgument, IllegalTopic, OptionError, SchemaError
 from commitlog.lines import printable
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Why standard output takes no more. The disk of a store has errors of its own (DiskError)."""
 
 _WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaError)
 """What the value of an option or argument can be. Subclasses are about data, or what is there."""
@@ -109,16 +105,21 @@ def run_command() -> None:
     """
     warnings.showwarning = _show_warning
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here it can still be an error
     except CommitLogError as error:
         _give_up(error)
     except PermissionError as error:  # the store belongs to somebody else
         _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
     except OSError as error:
-        if error.filename is not None or error.errno not in _FULL:
+        if error.filename != STANDARD_OUTPUT:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered would fail again at the exit
-        _give_up(error, f"standard output: {error.strerror}; make room, or send it elsewhere")
+        discard_output()  # what is buffered would fail again at the exit
+        if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+            sys.exit(1)
+        _give_up(error, f"{STANDARD_OUTPUT}: {error.strerror}; make room, or send it elsewhere")
 
 
 def _give_up(error: Exception, message: str = "") -> None:

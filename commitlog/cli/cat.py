@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
@@ -14,6 +13,7 @@ import typer
 
 from commitlog.cli.completion import topics_of
 from commitlog.cli.message_formats import Write, as_value, condition, format_of
+from commitlog.cli.output import discard_output
 from commitlog.cli.served import (
     CaFileOption,
     CertFileOption,
@@ -146,7 +146,7 @@ def cat(
         if not follow:
             raise typer.Exit(130) from None
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
 
 
 def _print(out: BinaryIO, messages: Iterator[Any], write: Write, count: int | None, *, at_once: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, past_time, print_lines
+from commitlog.cli.output import discard_output
 from commitlog.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def logs(
         if not follow:
             raise
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
 
 
 def _at_least(entries: Iterable[LogEntry], least: int) -> Iterator[LogEntry]:

@@ -10,6 +10,7 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
 from commitlog.errors import IllegalArgument, ServingRefused
 from commitlog.lines import printable
@@ -86,6 +87,7 @@ def _serve(collector: StoreCollector, listen: str) -> None:
     stop = SignalEvent()
 
     host, port = _address(listen)
+    only_says()
     on_end_signal(stop.set)
     try:
         server, thread = start_http_server(port, host, collector.registry)

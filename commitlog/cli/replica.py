@@ -10,6 +10,7 @@ import typer
 
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.cli.output import only_says
 
 ReplicaArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the copy.")]
 FromOption = Annotated[
@@ -49,6 +50,7 @@ def replica(
     from commitlog.replicas.replica import Replica
     from commitlog.replicas.tls import Credentials
 
+    only_says()
     manager = ServiceManager()
 
     def tell(line: str) -> None:

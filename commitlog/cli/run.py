@@ -12,6 +12,7 @@ import typer
 
 from commitlog.cli.arguments import NewStoreArgument, print_lines
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
@@ -39,6 +40,7 @@ def run(
     from commitlog.opening.stray_pools import stray_pools
     from commitlog.store import Store
 
+    only_says()
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
     stop, manager = SignalEvent(), ServiceManager()
     opened: Store | None = None

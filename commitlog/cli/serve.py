@@ -9,6 +9,7 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
 
 
@@ -51,6 +52,7 @@ def serve(
     from commitlog.serving.server import Server
     from commitlog.serving.settings import settings_of
 
+    only_says()
     settings = settings_of(
         store,
         listen,

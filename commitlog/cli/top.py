@@ -7,7 +7,6 @@ lines.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ import typer
 from commitlog.cli.arguments import StoreArgument, duration, print_lines
 from commitlog.cli.forwarders import HEADS as FORWARDER_HEADS
 from commitlog.cli.forwarders import rows as forwarder_rows
+from commitlog.cli.output import discard_output
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
@@ -82,7 +82,7 @@ def top(
         except KeyboardInterrupt:  # Ctrl-C is a way to end it: no message, exit code 0
             return
         except BrokenPipeError:  # the reader of the pipe is gone: print nothing more, not even at the exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_output()
 
 
 def _draw(watch: StoreWatch, interval: float, count: int) -> None:

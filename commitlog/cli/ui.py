@@ -9,6 +9,7 @@ import typer
 
 from commitlog.cli.arguments import StoreArgument
 from commitlog.cli.end_signals import on_end_signal
+from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
 from commitlog.errors import CommitLogError
 
@@ -36,6 +37,7 @@ def ui(
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise typer.BadParameter(f"{listen!r} is not HOST:PORT, such as 127.0.0.1:8080", param_hint="--listen")
+    only_says()
     ends = SignalEvent()
     on_end_signal(ends.set)
     with Looks(store) as looks:

@@ -1,0 +1,100 @@
+"""The one door for what a command prints: standard output and standard error.
+
+Python's own streams may lose a part. With PYTHONUNBUFFERED nobody looks at how much a pipe took,
+and a pipe that somebody has made non-blocking refuses what does not fit at once.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+from typing import Any
+
+STANDARD_OUTPUT = "standard output"
+_ALL = sys.maxsize
+
+
+class WholeWriter(io.BufferedWriter):
+    """Writes all that it is given to a descriptor, or raises OSError with the output's `name`.
+
+    Where the descriptor is non-blocking it waits. If the output is not vital, what the system
+    refuses is dropped: nobody should lose a running store because a line about it was not read.
+    """
+
+    def __init__(self, number: int, output: str, *, is_vital: bool) -> None:
+        super().__init__(io.FileIO(number, "wb", closefd=False))
+        self._number, self._output = number, output
+        self.is_vital = is_vital
+
+    def write(self, data: Any) -> int:
+        """Takes all of `data`."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            done = self._taken(error)
+        with memoryview(data) as whole, whole.cast("B") as left:
+            while done < len(left):
+                try:
+                    done += super().write(left[done:])
+                except OSError as error:
+                    done += self._taken(error)
+            return len(left)
+
+    def flush(self) -> None:
+        while True:
+            try:
+                super().flush()
+                return
+            except OSError as error:
+                if self._taken(error) == _ALL:
+                    return
+
+    def _taken(self, error: OSError) -> int:
+        """How many bytes a refused call has taken all the same; then the next may be made."""
+        if isinstance(error, BlockingIOError):
+            ready = select.poll()
+            ready.register(self._number, select.POLLOUT)
+            ready.poll()
+            return error.characters_written
+        if not self.is_vital:
+            return _ALL
+        error.filename = self._output
+        raise error
+
+
+def open_the_door() -> None:
+    """Puts whole writers in the place of the process's own streams.
+
+    Where the caller has put others there, as tests do, they stay. A standard input that was closed
+    is empty.
+    """
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _text(sys.stdout, WholeWriter(1, STANDARD_OUTPUT, is_vital=True))
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _text(sys.stderr, WholeWriter(2, "standard error", is_vital=False))
+
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
+
+
+def _text(old: Any, writer: WholeWriter) -> io.TextIOWrapper:
+    """A stream like the old one, which is None where the caller has closed it."""
+    if old is None:
+        return io.TextIOWrapper(writer, "utf-8", "backslashreplace")
+    errors = "backslashreplace" if old.errors == "strict" else old.errors  # a character never ends a command
+    return io.TextIOWrapper(
+        writer, old.encoding, errors, line_buffering=old.line_buffering, write_through=old.write_through
+    )
+
+
+def only_says() -> None:
+    """Says that what this command prints is not its purpose: it goes on where nobody takes it."""
+    if isinstance(writer := getattr(sys.stdout, "buffer", None), WholeWriter):
+        writer.is_vital = False
+
+
+def discard_output() -> None:
+    """Sends standard output to /dev/null from now on, also what is still in a buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
