@@ -384,6 +384,12 @@ class NotEnoughDescriptors(DiskError):
     hint = "no file descriptor is left; raise the limit (ulimit -n) or close files"
 
 
+class NotEnoughMemory(DiskError):
+    """ENOMEM: the system gives no memory: to a process of ours, or for its own tables."""
+
+    hint = "the system gives no memory; free some, or raise the limit (ulimit -v, the container's memory)"
+
+
 class FileSizeLimited(DiskError):
     """EFBIG: a process may not write files so large; those in shared memory count, too."""
 
@@ -507,10 +513,11 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.EMFILE: NotEnoughDescriptors,
     errno.ENFILE: NotEnoughDescriptors,
     errno.EFBIG: FileSizeLimited,
+    errno.ENOMEM: NotEnoughMemory,
 }
 
 
-_REFUSALS = {*FAULT_BY_ERRNO, errno.ENOMEM, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.EILSEQ}
+_REFUSALS = {*FAULT_BY_ERRNO, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.EILSEQ}
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -539,7 +546,7 @@ def store_moved(path: Path, pool: Path) -> StoreMoved:
 def refusal(error: OSError, path: Path) -> CommitLogError:
     """The error of a start that the system has refused."""
     place = error.filename or path
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    if error.errno and error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
         return disk_error(error.errno, f"{place}: starting the store")
     return StoreRefused(f"{place}: {error.strerror or error}; check the file system, its owner and permissions")
 

@@ -54,9 +54,22 @@ def private_directory(path: Path, *, create: bool) -> None:
         raise RegionError(f"{path} lets other users in (mode {facts.st_mode & 0o777:o}); chmod 700 it")
 
 
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
+"""What the system says where something else is in the place of a file: a link, a directory, …"""
+
+
 def _opened(path: Path, flags: int) -> io.FileIO:
-    """Opens a file in one call: an interrupt never leaves a descriptor that nobody closes."""
-    return next(map(io.FileIO, map(os.open, (path,), (flags | os.O_NOFOLLOW | os.O_CLOEXEC,), (0o600,))))
+    """Opens a file in one call: an interrupt never leaves a descriptor that nobody closes.
+
+    It does not wait for the other end of a named pipe. Raises RegionError for what is no file.
+    """
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return next(map(io.FileIO, map(os.open, (path,), (flags,), (0o600,))))
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise RegionError(f"{path} is not a plain file of this user") from error
+        raise
 
 
 class Region:

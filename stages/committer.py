@@ -25,6 +25,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import is_direct
+from commitlog.shm.region import RegionError
 from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.lane_buffers import LaneBuffers
 
@@ -92,9 +93,9 @@ class Committer(BaseStage):
         try:
             moved = self._rewrite_and_commit(lane, now)
             self.set_fault(lane, 0)
-        except (OSError, CorruptRecord) as error:
+        except (OSError, CorruptRecord, RegionError) as error:
             log.warning("lane %d: %s", lane, error)
-            self.set_fault(lane, errno.EILSEQ if isinstance(error, CorruptRecord) else error.errno or errno.EIO)
+            self.set_fault(lane, _fault_of(error))
             self._not_before[lane] = now + self._retry_ns
             self._close_file(lane)
             return 0
@@ -244,6 +245,13 @@ class Committer(BaseStage):
         del self._wrote, self._committed, self._wanted, self._rewritten
         self._flusher.close()
         self._allocator.close()
+
+
+def _fault_of(error: OSError | CorruptRecord | RegionError) -> int:
+    """The errno that tells others of an error."""
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO
+    return errno.EILSEQ if isinstance(error, CorruptRecord) else errno.ENOENT  # another file is in its buffers' place
 
 
 if __name__ == "__main__":

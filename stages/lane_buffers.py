@@ -18,6 +18,7 @@ import numpy.typing as npt
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_lock import lock_limit, lock_memory_on_use
 from commitlog.shm.pool import WriteBuffers
+from commitlog.shm.region import RegionError
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,11 @@ class LaneBuffers:
         self._mapped: dict[int, tuple[int, WriteBuffers]] = {}
 
     def get(self, lane: int) -> WriteBuffers:
-        """The lane's buffers. Raises FileNotFoundError where somebody has unlinked them."""
+        """The lane's buffers.
+
+        Raises FileNotFoundError where somebody has unlinked them, RegionError where something else
+        is in their place, and OSError where they can't be mapped now.
+        """
         sequence = int(self._sequences[lane])
         known = self._mapped.get(lane)
         if known and known[0] == sequence:
@@ -72,7 +77,7 @@ class LaneBuffers:
         """
         has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
         for lane in np.flatnonzero(has_buffers).tolist():
-            with contextlib.suppress(FileNotFoundError):  # unlinked already: the commit that needs them reports it
+            with contextlib.suppress(OSError, RegionError):  # unlinked already: the commit that needs them reports it
                 self.get(lane)
         for lane, (sequence, _) in list(self._mapped.items()):
             if int(self._sequences[lane]) != sequence:

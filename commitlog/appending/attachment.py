@@ -33,6 +33,7 @@ from commitlog.errors import (
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import Header, Lane, Stage
 from commitlog.shm.pool import free_bytes
+from commitlog.shm.region import RegionError
 
 _NEEDED_DESCRIPTORS = 24
 """Descriptors of a producer: locks, mappings, sockets with their internals, files it reads."""
@@ -105,6 +106,8 @@ class Attachment:
         except OSError as error:
             self.check_open()  # a stop removes the pool
             raise disk_error(error.errno or errno.EIO, f"{self.directory.path}: leasing a lane") from error
+        except RegionError as error:  # another file is in the place of a lane's buffers
+            raise disk_error(errno.ENOENT, f"{self.directory.path}: leasing a lane: {error}") from error
         self._lane = lease.lane
         return lease
 

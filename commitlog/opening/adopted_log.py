@@ -26,10 +26,27 @@ from commitlog.record.layout import RECOGNISABLE_BYTES
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.pool import WriteBuffers, is_direct
+from commitlog.shm.pool import WriteBuffers, buffers_path, is_direct
 from commitlog.shm.positions import ControlRegion
+from commitlog.shm.region import RegionError
 
 _BLOCK_BYTES = 1 << 18
+
+
+def attach_buffers(control: ControlRegion, lane: int) -> WriteBuffers:
+    """A lane's write buffers in a pool, to read them.
+
+    Raises FileNotFoundError where they are gone, and PoolNotAdopted where something else is there.
+    """
+    row, pool = control.row(lane), control.region.path.parent
+    try:
+        return WriteBuffers.attach(pool, lane, row[Lane.SEGMENT_SIZE], row[Lane.SLOTS], writable=False)
+    except RegionError as error:
+        raise PoolNotAdopted(
+            f"lane {lane}: {error}: its write buffers are damaged, or another's. Put them back if you can. Or keep a copy, "
+            f"then remove {buffers_path(pool, lane)} to go on with what the lane's files say: "
+            f"{row[Lane.WROTE] - row[Lane.COMMITTED]:,} bytes that were accepted and not written to them are given up then"
+        ) from error
 
 
 @dataclass
@@ -78,7 +95,7 @@ class AdoptedLog:
         """
         row, size = self._row, self.segment_bytes
         slots, current = row[Lane.SLOTS], row[Lane.WROTE] // size
-        buffers = WriteBuffers.attach(self.control.region.path.parent, self._lane, size, slots, writable=False)
+        buffers = attach_buffers(self.control, self._lane)
         try:
             for segment in range(max(current - slots + 1, first // size), current + 1):
                 start = segment * size

@@ -18,12 +18,12 @@ from commitlog.disk.locks import is_leased
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, PoolNotAdopted, disk_error
 from commitlog.opening import Report
-from commitlog.opening.adopted_log import AdoptedLog, has_other_bytes
+from commitlog.opening.adopted_log import AdoptedLog, attach_buffers, has_other_bytes
 from commitlog.opening.adopted_queues import check_queues
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
 from commitlog.record.layout import BLANK_BYTES
-from commitlog.shm.layout import LANE_ROWS, Lane, segment_start
-from commitlog.shm.pool import WriteBuffers, is_direct
+from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROWS, Lane, segment_start
+from commitlog.shm.pool import is_direct
 from commitlog.shm.positions import ControlRegion
 
 _COMPARED_BYTES = 1 << 18
@@ -76,6 +76,7 @@ class Adoption:
 
     def _adopt_lane(self, lane_directory: LaneDirectory, *, has_buffers: bool) -> None:
         lane, row = lane_directory.number, self.control.row(lane_directory.number)
+        self._check_words(lane, row)
         if not has_buffers:
             _check_end(self.control, lane_directory, self.facts.segment_bytes, self.channel)
             self._check_files(lane_directory)
@@ -109,6 +110,16 @@ class Adoption:
             self._recover(lane, known_end=row[Lane.WROTE])
             return
         self._check_files(lane_directory)
+
+    def _check_words(self, lane: int, row: memoryview) -> None:
+        """Raises PoolNotAdopted for positions that no lane of this store can have."""
+        size, most = self.facts.segment_bytes, (DIRECT_WINDOW + 1) * self.facts.segment_bytes
+        if row[Lane.SEGMENT_SIZE] not in (0, size) or row[Lane.WROTE] - row[Lane.FLUSHED] > most:
+            raise PoolNotAdopted(
+                f"lane {lane}: its positions in {self.control.region.path} are damaged. Keep a copy of the pool, then remove "
+                f"it, {self._pool}, to go on with what the files say: messages of any lane that are in the pool only are "
+                f"given up then"
+            )
 
     def _recover(self, lane: int, *, known_end: int = 0) -> None:
         recover_into(
@@ -171,8 +182,7 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
     slots = row[Lane.SLOTS]
     if not slots:
         return
-    pool = control.region.path.parent
-    buffers = WriteBuffers.attach(pool, lane_directory.number, size, slots, writable=False)
+    buffers = attach_buffers(control, lane_directory.number)
     try:
         for start in range(segment_start(flushed, size), wrote, size):
             if not is_direct(row, start // size):
@@ -199,8 +209,7 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
     if not slots:
         return
-    pool = control.region.path.parent
-    buffers = WriteBuffers.attach(pool, lane_directory.number, size, slots, writable=False)
+    buffers = attach_buffers(control, lane_directory.number)
     try:
         where, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
         while where < wrote:

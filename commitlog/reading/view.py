@@ -20,13 +20,12 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue, guess_segment_byte
 from commitlog.disk.store_directory import (
     STORE_FILE,
     LaneDirectory,
-    PoolPlace,
     StoreDirectory,
     StoreFacts,
     boot_id,
     checked_path,
 )
-from commitlog.errors import StoreNotFound
+from commitlog.errors import StoreNotFound, disk_error, is_refusal
 from commitlog.shm.layout import LANE_ROWS, Lane
 from commitlog.shm.positions import ControlRegion, counted_entries
 from commitlog.shm.region import RegionError, private_directory
@@ -135,27 +134,25 @@ def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
 def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
     """The control region of the store's pool, or None without a pool that may be opened.
 
-    A pool of another store at this path does not count.
+    A pool of another store at this path does not count. A pool that can't be opened now (no
+    descriptor, no memory) is not taken for none: raises DiskError.
     """
     pool = facts.pool
-    if pool is None or not _same_place(pool):
+    if pool is None:
         return None
     try:
+        if pool.boot_id != boot_id() or os.stat(pool.directory).st_dev != pool.device:
+            return None
         private_directory(Path(pool.directory), create=False)
         control = ControlRegion.attach(Path(pool.directory), writable=writable)
-    except (OSError, RegionError):
+    except (OSError, RegionError) as error:
+        if isinstance(error, OSError) and error.errno and is_refusal(error):
+            raise disk_error(error.errno, f"{pool.directory}: opening the store's pool") from error
         return None
     if control.belongs_to(facts.id, directory.path, facts.generation):
         return control
     control.close()
     return None
-
-
-def _same_place(pool: PoolPlace) -> bool:
-    try:
-        return pool.boot_id == boot_id() and os.stat(pool.directory).st_dev == pool.device
-    except OSError:
-        return False
 
 
 class StoreView:

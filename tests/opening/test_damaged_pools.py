@@ -1,0 +1,84 @@
+"""Something else is in the place of a file of the pool.
+
+A start refuses it by name, and harms nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion
+from tests.builders.killed import kill_store
+
+CONFIG = {"store": {"segment_bytes": 1 << 16}}
+
+
+def _link(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "empty": Path.touch,
+    "too short": lambda file: file.write_bytes(b"x" * 5000),
+    "too long": lambda file: file.write_bytes(bytes(1 << 20)),
+    "a directory": Path.mkdir,
+    "a link": _link,
+    "a named pipe": os.mkfifo,
+}
+
+
+def remove(file: Path) -> None:
+    shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+
+
+@contextmanager
+def in_its_place(file: Path, make: Callable[[Path], object]) -> Iterator[None]:
+    """Something else is at the path of a file for a while."""
+    aside = file.with_name("aside")
+    file.rename(aside)
+    make(file)
+    try:
+        yield
+    finally:
+        remove(file)
+        aside.rename(file)
+
+
+def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
+    """The error says what is in its place, and how many bytes are given up without it."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, CONFIG)
+    with commitlog.Producer(path) as producer:
+        for number in range(100):
+            producer.send("t", b"%d" % number)
+        kill_store(store)
+    place = StoreDirectory(path).load().pool
+    assert place is not None
+    pool = Path(place.directory)
+    for make in HARMS.values():
+        with (
+            in_its_place(pool / "lane-0", make),
+            pytest.raises(errors.PoolNotAdopted, match=r"lane 0: .*/lane-0.*damaged, or another's.*remove .*/lane-0"),
+        ):
+            commitlog.Store.open(path, CONFIG)
+    for word, value in ((Lane.SEGMENT_SIZE, 12345), (Lane.WROTE, 1 << 60)):
+        control = ControlRegion.attach(pool, writable=True)
+        right = control.row(0)[word]
+        control.row(0)[word] = value
+        with pytest.raises(errors.PoolNotAdopted, match=r"its positions in .*control are damaged"):
+            commitlog.Store.open(path, CONFIG)
+        control.row(0)[word] = right
+        control.close()
+    assert commitlog.Store.open(path, CONFIG).close().drained
+    with commitlog.Reader(path, start="earliest") as reader:
+        assert [int(message.value) for message in reader] == list(range(100))
