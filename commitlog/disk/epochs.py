@@ -1,14 +1,22 @@
-"""The promotions of a store, as `store.json` and a replica's welcome have them.
+"""The epochs of a store, as `store.json` and a replica's welcome have them.
 
-They tell how far the logs of two stores that were one once are the same.
+An epoch begins where two stores may come out of one: a replica is promoted, or a backup is started
+as a store. The history of epochs tells how far the logs of both are the same. So whoever keeps a
+position of the store (Spark's checkpoints, forwarders, replicas) keeps the epoch with it.
+
+The number of an epoch is the wall time at its begin, in ms: two stores that part from one another
+never begin the same one, and the later one is the one that somebody has chosen last. It is above
+the number before it whatever the clock says. (Up to version 0.1 it was a count, 1, 2, 3.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.shm.layout import LANE_ROWS
 
 OFFSET_MAX = 1 << 62
@@ -16,14 +24,14 @@ OFFSET_MAX = 1 << 62
 
 @dataclass(frozen=True)
 class Epoch:
-    """A promotion: the epoch that began with it, and where each lane ended then."""
+    """The number of an epoch, and where each lane ended when it began."""
 
     epoch: int
     ends: Mapping[int, int]
 
 
 def epochs_from_json(values: Any) -> tuple[Epoch, ...]:
-    """Promotions, as `store.json` and a welcome have them.
+    """A history, as `store.json` and a welcome have it.
 
     Raises ValueError, KeyError, TypeError, AttributeError.
     """
@@ -37,16 +45,41 @@ def epochs_from_json(values: Any) -> tuple[Epoch, ...]:
 
 
 def epochs_to_json(epochs: tuple[Epoch, ...]) -> list[dict[str, Any]]:
-    """Promotions, as `store.json` has them."""
+    """A history, as `store.json` has it."""
     return [{"epoch": one.epoch, "ends": {str(lane): end for lane, end in one.ends.items()}} for one in epochs]
 
 
-def shared_end(epochs: tuple[Epoch, ...], epoch: int, lane: int) -> int:
-    """How far a lane of a store in an earlier `epoch` may have what the promoted store has.
+def next_epoch(epochs: tuple[Epoch, ...], ends: Mapping[int, int], clock: Clock = SYSTEM_CLOCK) -> Epoch:
+    """The epoch that begins now, where each lane ends at `ends`."""
+    last = epochs[-1].epoch if epochs else 0
+    return Epoch(max(last + 1, clock.wall_ms()), dict(ends))
 
-    `epochs` is the history of the promoted one.
+
+def is_of_history(epochs: tuple[Epoch, ...], epoch: int) -> bool:
+    """Whether the store with this history was once in `epoch`.
+
+    Otherwise that is an epoch of another store, which parted from this one nobody knows where.
+    """
+    return epoch == 0 or any(one.epoch == epoch for one in epochs)
+
+
+def shared_end(epochs: tuple[Epoch, ...], epoch: int, lane: int) -> int:
+    """How far a lane of a store in an earlier `epoch` may have what the store has that went on.
+
+    `epochs` is the history of the one that went on, and `epoch` is of it.
     """
     return min((one.ends.get(lane, 0) for one in epochs if one.epoch > epoch), default=OFFSET_MAX)
+
+
+def shared_epochs(own: tuple[Epoch, ...], other: tuple[Epoch, ...]) -> tuple[Epoch, ...]:
+    """The history that two stores had while they were one."""
+    return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], zip(own, other, strict=False)))
+
+
+def parted_at(own: tuple[Epoch, ...], other: tuple[Epoch, ...], lane: int) -> int:
+    """How far a lane is the same in two stores that were one, by the histories of both."""
+    both = len(shared_epochs(own, other))
+    return min((one.ends.get(lane, 0) for one in (*own[both:], *other[both:])), default=OFFSET_MAX)
 
 
 def number_below(value: object, below: int = OFFSET_MAX) -> int:

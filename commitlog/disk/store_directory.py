@@ -93,9 +93,9 @@ class StoreFacts:
     backup_generation: int | None = None
     """The generation that the store had when this directory became its backup, or None."""
     epoch: int = 0
-    """How often a replica was promoted to become this store."""
+    """The number of the last epoch of `epochs`; 0 for a store without any."""
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    """Each promotion, the oldest first: `epoch`, and `ends`, where each lane ended then."""
+    """The history of epochs (`disk/epochs.py`), the oldest first: `epoch` and `ends` of each."""
     pool: PoolPlace | None = None
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class StoreFacts:
         values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
         if self.backup_generation is None:  # a store that was never a backup
             del values["backup_generation"]
-        if not self.epoch:  # no replica was ever promoted
+        if not self.epoch:  # it was never promoted, nor restored
             del values["epoch"], values["epochs"]
         return orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n"
 

@@ -169,16 +169,17 @@ class Forwarder:
         return {topic: TopicPosition("", "", dict(lanes)) for topic, lanes in known.items()}
 
     def _rewind(self, positions: Positions) -> None:
-        """Goes back to what a promoted store shares with the one that was forwarded before.
+        """Goes back to what the store shares with itself before its epoch began.
 
-        What that one had behind it was not replicated. Kafka has it, and keeps it; the promoted
-        store has other messages in its place. Raises ForwardError.
+        What it had behind that was not replicated, or came after the backup that was restored.
+        Kafka has it, and keeps it. The store has other messages in its place. Raises ForwardError,
+        DataLoss.
         """
         known, epoch = positions.owner.epoch if positions.owner else self._owner.epoch, self._owner.epoch
         if known > epoch:
             raise ForwardError(
-                f"{self.settings.store} has epoch {epoch}, and epoch {known} of it was forwarded under this name: a replica "
-                "was promoted, so forward that one, or give another --name"
+                f"{self.settings.store} is in epoch {epoch}, and epoch {known} of it was forwarded under this name: a "
+                "replica was promoted, or a backup restored, so forward that one, or give another --name"
             )
         if known == epoch:
             return
@@ -188,7 +189,7 @@ class Forwarder:
                 if shared is not None and shared < offset:
                     position.offsets[lane] = shared
                     log.warning(
-                        "topic %s, lane %d: Kafka has %s that the promoted store does not have; going on from %d",
+                        "topic %s, lane %d: Kafka has %s that the store does not have any more; going on from %d",
                         topic, lane, counted(offset - shared, "message"), shared,
                     )  # fmt: skip
 

@@ -12,7 +12,7 @@ do: they are for topics of Kafka's, and Kafka forgets those of a group that is i
 An offset is the queue offset of the next message of the store's topic in a lane. The id tells a
 topic that was removed and made again from the one that was fed. The owner is the process that has
 begun last: one that finds itself fenced learns from it who has taken over. The offsets are of that
-epoch of the store: a promoted copy may have other messages behind the place of its promotion.
+epoch of the store: a promoted copy, or a restored backup, may have other messages behind its end.
 
 No other forwarder writes the topic. So no open transaction of somebody else hides its end.
 """

@@ -59,7 +59,7 @@ class StoreIndex(Protocol):
 
     @property
     def epoch(self) -> int:
-        """How often a replica of the store was promoted."""
+        """The number of the epoch that the store is in: see `disk/epochs.py`."""
 
     @property
     def one_log(self) -> bool:
@@ -84,7 +84,7 @@ class StoreIndex(Protocol):
     def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
         """Up to which offset the store has in each queue what it had in an earlier epoch.
 
-        Queues of which all is shared are left out.
+        Queues of which all is shared are left out. Raises DataLoss for an epoch of another store.
         """
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> Mapping[QueueKey, int | None]:

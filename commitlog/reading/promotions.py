@@ -1,11 +1,12 @@
-"""What a promoted store shares with the one whose replica it was."""
+"""What a store shares with the one that it was before a promotion or a restore."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from commitlog.disk.consume_queue import ConsumeQueue
-from commitlog.disk.epochs import OFFSET_MAX, shared_end
+from commitlog.disk.epochs import OFFSET_MAX, is_of_history, shared_end
+from commitlog.errors import DataLoss
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LogView
 
@@ -13,8 +14,15 @@ from commitlog.reading.view import LogView
 def shared_ends(view: LogView, epoch: int, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Up to which queue offset the store has in each queue what it had in an earlier epoch.
 
-    A queue is a topic and a lane. Those of which all is shared are left out. Raises DamagedFile.
+    A queue is a topic and a lane. Those of which all is shared are left out. Raises DamagedFile,
+    and DataLoss for an epoch that this store was never in.
     """
+    if not is_of_history(view.epochs, epoch):
+        raise DataLoss(
+            f"{view.path} was never in epoch {epoch}, which was read before: another replica of this store was promoted "
+            "then, or another backup started, and nobody knows how much of what was read is here; read that store, or "
+            "begin anew: a query with a new checkpoint, a forwarder with another --name"
+        )
     found: dict[tuple[str, int], int] = {}
     lanes = view.lanes()
     for topic, lane in queues:

@@ -75,11 +75,11 @@ class LogView(Protocol):
 
     @property
     def epoch(self) -> int:
-        """How often a replica of the store was promoted."""
+        """The number of the epoch that the store is in: see `disk/epochs.py`."""
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """These promotions, the oldest first."""
+        """All epochs of the store, the oldest first."""
 
     @property
     def live(self) -> bool:

@@ -62,7 +62,7 @@ class Looked:
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
     """Topic → lane → first and end."""
     epoch: int = 0
-    """How often a replica of the store was promoted."""
+    """The number of the epoch that the store is in."""
     warning: str = ""
     """What whoever reads the store should know: see ReadingWarning."""
 

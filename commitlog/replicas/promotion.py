@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, replace
 
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
-from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
+from commitlog.disk.epochs import epochs_from_json, epochs_to_json, next_epoch
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
@@ -75,12 +75,12 @@ def _promote(directory: StoreDirectory, report: Report) -> Promotion:
     for lane, end in found.items():
         _record(directory.lane_directory(lane), facts, end, directory.channel)
     ends = {lane: end.end for lane, end in found.items()}
-    epoch = facts.epoch + 1
-    history = epochs_to_json((*epochs_from_json(facts.epochs), Epoch(epoch, ends)))
-    directory.save(replace(facts, epoch=epoch, epochs=history, pool=None))
+    history = epochs_from_json(facts.epochs)
+    begun = next_epoch(history, ends)
+    directory.save(replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)), pool=None))
     directory.channel.unlink(directory.replica_file)
     directory.channel.sync_directory(directory.path)
-    return Promotion(str(directory.path), epoch, ends)
+    return Promotion(str(directory.path), begun.epoch, ends)
 
 
 def _record(lane: LaneDirectory, facts: StoreFacts, end: LaneEnd, channel: FileChannel) -> None:

@@ -1,8 +1,9 @@
-"""Makes an old primary a replica of the store that was promoted (`commitlog rejoin`).
+"""Makes an old primary a replica of the store that went on (`commitlog rejoin`).
 
-The promoted store knows where each lane ended at its promotion. What only the old one has behind
-these ends goes to the quarantine of its lane, and is counted. That includes what a killed store has
-left in its pool. Then the directory is a replica, which `commitlog replica` brings up to date.
+The histories of both say where they parted: a replica was promoted, or a backup was started. What
+only the old one has behind the ends that its lanes had then goes to the quarantine of its lane, and
+is counted. That includes what a killed store has left in its pool. Then the directory is a replica,
+which `commitlog replica` brings up to date.
 
 From the first step on the directory is marked, as superseded or as a replica, so nobody opens what
 is half done. If this is killed, the next run goes on, and counts all of it.
@@ -15,7 +16,7 @@ import os
 from dataclasses import dataclass, replace
 
 from commitlog.disk.checkpoint import PositionsFile
-from commitlog.disk.epochs import shared_end
+from commitlog.disk.epochs import epochs_from_json, epochs_to_json, parted_at, shared_epochs
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, corruption_notes
@@ -120,7 +121,8 @@ class _Rejoining:
         directory = self._directory
         found = recover_all(directory, self._facts, self._report)
         ends = {lane: end.end for lane, end in sorted(found.items())}
-        shared = {lane: shared_end(self._welcome.epochs, self._facts.epoch, lane) for lane in ends}
+        own = epochs_from_json(self._facts.epochs)
+        shared = {lane: parted_at(own, self._welcome.epochs, lane) for lane in ends}
         for lane, end in shared.items():
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
         self._forget_replicas()
@@ -134,6 +136,10 @@ class _Rejoining:
                 self._cut(directory.lane_directory(lane), end, ends[lane])
             self._set_notes_aside(directory.lane_directory(lane), end)
         recover_all(directory, self._facts, self._report)  # empties what the consume queues have of it
+        both = shared_epochs(own, self._welcome.epochs)  # last, because a run that goes on after a kill needs its own
+        directory.save(
+            replace(self._facts, pool=None, epoch=both[-1].epoch if both else 0, epochs=epochs_to_json(both))
+        )
         return [made for lane in shared for made in self._made(directory.lane_directory(lane))]
 
     def _forget_replicas(self) -> None:
@@ -146,7 +152,7 @@ class _Rejoining:
         first = self._segments(lane).first
         if had > end and first > end:
             raise ReplicaRefused(
-                f"lane {lane.number} begins at {first:,} here, and the promoted store has it only up to {end:,} in common: "
+                f"lane {lane.number} begins at {first:,} here, and both stores have it only up to {end:,} in common: "
                 f"rename {self._directory.path}, and begin anew with `commitlog replica`"
             )
 

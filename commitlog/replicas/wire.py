@@ -149,7 +149,7 @@ class Hello:
 class Welcome:
     """What a store answers: what the `store.json` of a copy needs, and its lanes' first and limit.
 
-    `epochs` has all promotions of the store, the oldest first.
+    `epochs` has all epochs of the store, the oldest first.
     """
 
     store: str

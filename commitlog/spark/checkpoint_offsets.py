@@ -11,8 +11,8 @@ a lane or topic that has appeared. Spark stores an end offset before its batch r
 stores a first start. So after a crash in the very first batch, the replay would begin wherever
 "latest" is by then. `begin_of` believes `@from` before anything else.
 
-`@epoch` says how often a replica of the store had been promoted. A promoted copy may have other
-messages at offsets that were read of the old primary, which nobody had replicated.
+`@epoch` is the epoch that the store was in. One that began since, by the promotion of a replica or
+the restore of a backup, may have other messages at offsets that were read.
 
 A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet. All of its messages
 are read, from offset 0 on.
@@ -79,12 +79,12 @@ class StreamOffset:
             )
         if self.epoch > epoch:
             raise StoreSuperseded(
-                f"{path} has epoch {epoch}, and the checkpoint has read epoch {self.epoch} of this store: a replica of "
-                f"it was promoted, so give the query the path of that one"
+                f"{path} is in epoch {epoch}, and the checkpoint has read epoch {self.epoch} of this store: a replica of "
+                "it was promoted, or a backup restored, so give the query the path of that one"
             )
 
     def back_to(self, shared: Mapping[tuple[str, int], int], epoch: int) -> StreamOffset:
-        """This offset in a later epoch, no further than what the promoted store `shared`.
+        """This offset in a later epoch, no further than what the store `shared` with itself before.
 
         A queue that goes back is in `@from`, so that the next batch begins there.
         """

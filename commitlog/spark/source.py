@@ -280,11 +280,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(offset.store, new, epoch=offset.epoch).following(offset, earliest).to_json()
 
     def _of_this_epoch(self, offset: StreamOffset, index: StoreIndex) -> StreamOffset:
-        """The offset as the store counts now, where a replica of it was promoted since.
+        """The offset as the store counts now, where a new epoch began since.
 
-        What was read of the old primary and never replicated is lost to the store. The promoted one
-        has other messages at these offsets: the query goes back to read them, if it may go on.
-        Raises DataLoss, StoreSuperseded.
+        What was read behind the place where the replica was promoted, or behind the end of the
+        backup that was restored, is lost to the store. It has other messages at these offsets: the
+        query goes back to read them, if it may go on. Raises DataLoss, StoreSuperseded.
         """
         offset.check_store(index.store_id, index.epoch, self.options.path)
         if offset.epoch == index.epoch:
@@ -297,8 +297,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for (topic, lane), end in sorted(shared.items()):
             had = offset.ends[topic][lane]
             if had > end and (topic, lane) not in self._went_back:
-                text = f"the query has read offsets {end} to {had - 1} of the old primary, which were not replicated"
-                data_loss(self.options, f"topic {topic}, lane {lane}: a replica was promoted, and {text}")
+                text = f"has read offsets {end} to {had - 1}, which the store does not have any more"
+                why = "a replica was promoted, or a backup restored"
+                data_loss(self.options, f"topic {topic}, lane {lane}: {why}, and the query {text}")
                 self._went_back.add((topic, lane))
         return offset.back_to(shared, index.epoch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from commitlog.config import ReplicationConfig
-from commitlog.disk.epochs import epochs_from_json, shared_end
+from commitlog.disk.epochs import epochs_from_json, is_of_history, shared_end
 from commitlog.disk.replica_mark import mark_superseded, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused
@@ -47,6 +47,11 @@ class Greeting:
             mark_superseded(self._directory, hello.epoch, f"{hello.name} at {address}")
             raise superseded(self._directory)
         if hello.follows:
+            if any(tail.end for tail in hello.lanes) and not is_of_history(self._epochs, hello.epoch):
+                raise ReplicaRefused(
+                    f"{hello.name} is of epoch {hello.epoch}, in which this store never was (it is in {facts.epoch}): two "
+                    f"replicas of it were promoted, or backups started: {_REJOIN}"
+                )
             for tail in hello.lanes:
                 self._check_lane(hello, tail)
 
@@ -54,8 +59,8 @@ class Greeting:
         log, shared = self._lane_logs.get(tail.lane), shared_end(self._epochs, hello.epoch, tail.lane)
         if tail.end > shared:
             raise ReplicaRefused(
-                f"lane {tail.lane} of {hello.name} is of epoch {hello.epoch} and ends at {tail.end:,}: this store was "
-                f"promoted since, to epoch {self._facts.epoch}, with {shared:,} bytes: {_REJOIN}"
+                f"lane {tail.lane} of {hello.name} is of epoch {hello.epoch} and ends at {tail.end:,}: epoch "
+                f"{self._facts.epoch} of this store began since, with {shared:,} bytes: {_REJOIN}"
             )
         if tail.end == 0:
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
+from commitlog.disk.epochs import epochs_from_json, epochs_to_json, next_epoch
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import check_changeable, mark_superseded, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
@@ -23,7 +24,8 @@ from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool import open_pool
 from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
 from commitlog.reading.view import attach_control
-from commitlog.shm.layout import Header
+from commitlog.shm.layout import LANE_ROWS, Header, Lane
+from commitlog.shm.positions import ControlRegion
 from commitlog.stages.supervising.reporting import warn
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
 from commitlog.stages.supervising.stage_processes import stage_module
@@ -76,7 +78,8 @@ class StoreOpening:
             last.close()
             self.locks.take_in(last.region.path.parent)
         last_pool = facts.pool
-        control, facts = open_pool(self.directory, facts, self._channel, self._report)
+        control, opened = open_pool(self.directory, facts, self._channel, self._report)
+        facts = _restored(opened, control) if facts.is_backup else opened
         store = RunningStore(
             self.directory, facts, control, self._config, self._channel, self._clock,
             made_pool=facts.pool != last_pool, report=self._report, module_of=self._module_of, request=self._request,
@@ -151,7 +154,7 @@ class StoreOpening:
         """Asks the other machines' stores whether one of them was promoted.
 
         Those that do not answer are passed over: this one has to start without them, too. Raises
-        StoreSuperseded.
+        StoreSuperseded, and StoreRefused for a backup of a store that runs there.
         """
         from commitlog.replicas.asking import ask_epoch  # other starts do without it
         from commitlog.replicas.tls import Credentials
@@ -164,9 +167,16 @@ class StoreOpening:
             except (CommitLogError, OSError, EOFError) as error:
                 log.warning("peer %s does not say its epoch: %s", peer, error)
                 continue
-            if welcome.store == facts.id and welcome.epoch > facts.epoch:
+            if welcome.store != facts.id:
+                continue
+            if welcome.epoch > facts.epoch:
                 mark_superseded(self.directory, welcome.epoch, peer)
                 raise superseded(self.directory)
+            if facts.is_backup:
+                raise StoreRefused(
+                    f"{self.directory.path} is a backup, and {peer} runs this store: two would part from one another. End "
+                    "that one if this one is to take its place, or start this one without peers"
+                )
 
     def _mark_lanes_dirty(self) -> None:
         """Writes RocketMQ's `abort` file in every lane.
@@ -175,3 +185,14 @@ class StoreOpening:
         """
         for lane in self.directory.lane_numbers():
             self._channel.replace_file(self.directory.lane_directory(lane).abort_file, str(os.getpid()).encode())
+
+
+def _restored(facts: StoreFacts, control: ControlRegion) -> StoreFacts:
+    """The facts of a backup that becomes a store: a new epoch begins where the backup ends.
+
+    Whoever has read more of the old store learns from it that the offsets behind are used again.
+    """
+    lanes = [lane for lane in range(LANE_ROWS) if control.row(lane)[Lane.WROTE]]
+    history = epochs_from_json(facts.epochs)
+    begun = next_epoch(history, {lane: control.row(lane)[Lane.WROTE] for lane in lanes})
+    return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)))

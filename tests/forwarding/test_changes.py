@@ -15,7 +15,7 @@ import commitlog
 from commitlog.columns.segments import SEGMENTS
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, ForwardError, TargetChanged
+from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
 from commitlog.forwarding import forwarder
 from commitlog.forwarding.forwarder import Forwarder
 from commitlog.forwarding.settings import settings_of
@@ -160,6 +160,28 @@ def test_a_copy_that_takes_over_without_all_that_was_forwarded(tmp_path: Path, k
     assert kafka.values(name) == {0: [b"one", b"two", b"only here", b"this, too", b"three", b"four", b"five"]}
     with pytest.raises(ForwardError, match="a replica was promoted"):
         forward(old, kafka.url, **options)
+
+
+def test_a_restored_backup_without_all_that_was_forwarded(tmp_path: Path, kafka: Broker) -> None:
+    """The store has grown past the position by then: no new message is left out.
+
+    A forwarder that has read another restore can't know where the two parted, and is refused.
+    """
+    store, name = tmp_path / "store", kafka.new_name()
+    options = {"topic_map": [f"orders={name}"]}
+    send_and_stop(store, b"one", b"two")
+    commitlog.backup(store, tmp_path / "backup")
+    send_and_stop(store, b"lost", b"lost, too")
+    forward(store, kafka.url, **options)
+    for values in ((b"three", b"four", b"five"), (b"other", b"others")):
+        shutil.rmtree(store)
+        commitlog.backup(tmp_path / "backup", store)
+        send_and_stop(store, *values)
+        if b"three" in values:
+            forward(store, kafka.url, **options)
+    assert kafka.values(name) == {0: [b"one", b"two", b"lost", b"lost, too", b"three", b"four", b"five"]}
+    with pytest.raises(DataLoss, match="was never in epoch"):
+        forward(store, kafka.url, **options)
 
 
 def send_and_stop(path: Path, *values: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,10 @@ def send_two(store: commitlog.Store) -> None:
 
 def test_a_promoted_copy_is_a_store_of_the_next_epoch(scene: Scene) -> None:
     copied(scene)
-    assert "epoch 1" in command("promote", str(scene.copy))
+    said = command("promote", str(scene.copy))
     facts = StoreDirectory(scene.copy).load()
-    assert facts.epoch == 1
+    assert f"epoch {facts.epoch};" in said
+    assert facts.epoch == facts.epochs[-1]["epoch"] > 0
     assert facts.epochs[-1]["ends"]["0"] == flushed_of(scene.primary)[0]
     with scene.open(scene.copy, listen="") as store:
         send(store, b"three")
@@ -134,13 +136,47 @@ def test_a_primary_that_meets_the_promoted_store_stops_and_does_not_start_again(
     assert "superseded: a replica of it was promoted" in command("stat", str(scene.primary))
 
 
+def test_of_two_promoted_copies_the_later_one_goes_on(scene: Scene) -> None:
+    """The other one stops when it hears of it. What only that had comes to its quarantine."""
+    copied(scene)
+    other, port = scene.path / "other", free_port()
+    shutil.copytree(scene.copy, other)
+    promote(scene.copy)
+    with scene.open(scene.copy, listen="") as store:
+        send(store, b"three", b"four")
+    promote(other)
+    with scene.open(other, listen=f"127.0.0.1:{port}") as store:
+        send(store, b"five")
+        with pytest.raises(StoreSuperseded):
+            scene.open(scene.copy, peers=f"localhost:{port}")
+        said = command("rejoin", *scene.arguments(scene.copy, port), "--name", "copy")
+        assert "2 messages" in said
+        with scene.follower(port=port):
+            wait_until(lambda: flushed_of(scene.copy) == flushed_of(other), "the copy follows")
+    assert values_of(scene.copy) == values_of(other) == [b"one", b"two", b"five"]
+
+
+def test_a_backup_does_not_take_over_from_a_store_that_runs(scene: Scene) -> None:
+    """A backup that is tried out would begin a later epoch, and the store would have to stop."""
+    copied(scene)
+    trial, port = scene.path / "trial", free_port()
+    commitlog.backup(scene.primary, trial)
+    with scene.open(listen=f"127.0.0.1:{port}") as store:
+        with pytest.raises(StoreRefused, match=f"localhost:{port} runs this store"):
+            scene.open(trial, peers=f"localhost:{port}")
+        assert store.running
+    assert StoreDirectory(trial).load().is_backup
+    with scene.open(trial, peers=f"localhost:{port}"):
+        pass
+
+
 @pytest.mark.nightly
 def test_a_start_asks_the_peers_and_passes_over_those_that_do_not_answer(scene: Scene) -> None:
     copied(scene)
-    promote(scene.copy)
+    epoch = promote(scene.copy).epoch
     port = free_port()
     peers = f"localhost:{free_port()} localhost:{port}"
-    with scene.open(scene.copy, listen=f"127.0.0.1:{port}"), pytest.raises(StoreSuperseded, match="epoch 1"):
+    with scene.open(scene.copy, listen=f"127.0.0.1:{port}"), pytest.raises(StoreSuperseded, match=f"epoch {epoch}"):
         scene.open(peers=peers)
     assert "does not say its epoch" in (scene.primary / "logs" / "supervisor.log").read_text()
 
@@ -151,11 +187,11 @@ def test_a_second_promotion_and_a_copy_of_an_older_epoch(scene: Scene) -> None:
     copied(scene)
     with scene.open(), scene.follower(scene.path / "third", name="third"):
         await_copy(scene, scene.path / "third")
-    promote(scene.copy)
+    first = promote(scene.copy).epoch
     with scene.open(scene.copy) as store:
         send(store, b"three")
         third = scene.path / "third"
         with scene.follower(third, name="third"):
             wait_until(lambda: flushed_of(third) == flushed_of(scene.copy), "the third follows")
-    assert promote(third).epoch == 2
+    assert promote(third).epoch > first
     assert values_of(third) == [b"one", b"two", b"three"]

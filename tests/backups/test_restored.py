@@ -1,0 +1,170 @@
+"""A store that goes on from a backup: whoever has read more of the old one hears of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DataLoss
+from tests.nightly import by_url_nightly
+from tests.spark.conftest import no_segments_mapped
+from tests.spark.driven_stream import Offset, end_of, rows, stream
+
+__all__ = ["no_segments_mapped"]
+pytestmark = [by_url_nightly, pytest.mark.usefixtures("both_ways")]
+
+SMALL = {"store": {"segment_bytes": 65536, "max_lanes": 4}}
+
+
+class Restored:
+    """A store, its backups, and the restores of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.base, self.store = path, path / "store"
+        self._names = (str(number) for number in itertools.count())
+
+    def send(self, *values: bytes) -> None:
+        """Starts the store, sends, and stops it."""
+        with commitlog.Store.open(self.store, SMALL) as store, store.producer() as producer:
+            for value in values:
+                producer.send("orders", value)
+            producer.flush()
+
+    def backup(self) -> Path:
+        made = self.base / f"backup-{next(self._names)}"
+        commitlog.backup(self.store, made)
+        return made
+
+    def restore(self, backup: Path) -> None:
+        """As docs/backup.md says."""
+        self.store.rename(self.base / f"broken-{next(self._names)}")
+        commitlog.backup(backup, self.store)
+
+    def epochs(self) -> list[int]:
+        return [one["epoch"] for one in StoreDirectory(self.store).load().epochs]
+
+
+@pytest.fixture
+def restored(tmp_path: Path) -> Restored:
+    return Restored(tmp_path)
+
+
+def read(restored: Restored) -> tuple[Offset, list[bytes]]:
+    """Where a query that has read everything is, and what it has read."""
+    with stream(restored.store) as reader:
+        begin = reader.initialOffset()
+        end = end_of(reader, begin)
+        return end, rows(reader, begin, end)
+
+
+def test_the_first_start_of_a_backup_begins_an_epoch(restored: Restored) -> None:
+    """It begins where the lanes of the backup end. Other starts begin none."""
+    restored.send(b"one")
+    restored.send(b"two")
+    assert restored.epochs() == []
+    restored.restore(restored.backup())
+    assert restored.epochs() == []
+    restored.send(b"three")
+    (first,) = restored.epochs()
+    ends = StoreDirectory(restored.store).load().epochs[-1]["ends"]
+    log = (restored.store / "lanes/0/commitlog/00000000000000000000").read_bytes()
+    assert list(ends) == ["0"]
+    assert log.index(b"two") < ends["0"] < log.index(b"three")
+    restored.send(b"four")
+    assert restored.epochs() == [first]
+
+
+def test_a_query_that_has_read_more_than_the_backup_hears_of_it(restored: Restored) -> None:
+    """Although the restored store is longer than the checkpoint by now."""
+    restored.send(b"one", b"two")
+    backup = restored.backup()
+    restored.send(b"lost", b"lost too")
+    end, _ = read(restored)
+    restored.restore(backup)
+    restored.send(b"three", b"four", b"five")
+    with stream(restored.store) as reader:
+        said = "lane 0: .* a backup restored, .* has read offsets 2 to 3, .* failOnDataLoss=false"
+        with pytest.raises(DataLoss, match=said):
+            end_of(reader, end)
+    with stream(restored.store, fails=False) as reader:
+        assert rows(reader, end, end_of(reader, end)) == [b"three", b"four", b"five"]
+
+
+def test_a_running_query_hears_of_it(restored: Restored) -> None:
+    """The directory is another one from one batch to the next."""
+    restored.send(b"one", b"two")
+    backup = restored.backup()
+    restored.send(b"lost")
+    with stream(restored.store) as reader:
+        begin = reader.initialOffset()
+        end = end_of(reader, begin)
+        assert rows(reader, begin, end) == [b"one", b"two", b"lost"]
+        restored.restore(backup)
+        restored.send(b"three", b"four")
+        with pytest.raises(DataLoss, match="a backup restored"):
+            end_of(reader, end)
+
+
+def test_a_query_that_has_read_no_more_than_the_backup_goes_on(restored: Restored) -> None:
+    """As when a store moves to another machine."""
+    restored.send(b"one", b"two")
+    end, _ = read(restored)
+    restored.restore(restored.backup())
+    restored.send(b"three")
+    with stream(restored.store) as reader:
+        assert rows(reader, end, end_of(reader, end)) == [b"three"]
+
+
+def test_what_was_read_of_another_restore_is_refused(restored: Restored) -> None:
+    """Two restores have parted where the older backup ended, which the newer one does not know."""
+    restored.send(b"one")
+    older = restored.backup()
+    restored.send(b"two", b"three")
+    newer = restored.backup()
+    restored.restore(older)
+    restored.send(b"other", b"others", b"more")
+    end, _ = read(restored)
+    restored.restore(newer)
+    restored.send(b"four", b"five")
+    for fails in (True, False):
+        with stream(restored.store, fails=fails) as reader, pytest.raises(DataLoss, match="was never in epoch"):
+            end_of(reader, end)
+
+
+def test_the_same_backup_restored_twice(restored: Restored) -> None:
+    """Both restores have the messages of the backup, and each has others behind them."""
+    restored.send(b"one")
+    backup = restored.backup()
+    restored.restore(backup)
+    restored.send(b"two", b"three")
+    end, _ = read(restored)
+    restored.restore(backup)
+    restored.send(b"four", b"five", b"six")
+    with stream(restored.store) as reader, pytest.raises(DataLoss, match="was never in epoch"):
+        end_of(reader, end)
+
+
+def test_named_readers_are_those_of_the_backup(restored: Restored) -> None:
+    restored.send(b"one", b"two", b"three")
+
+    def named() -> Generator[commitlog.Message, None, None]:
+        with commitlog.Reader(restored.store, topic="orders", name="billing", start="earliest") as reader:
+            for message in reader:
+                yield message
+                reader.commit(message)
+
+    messages = named()
+    assert next(messages).value == b"one"
+    messages.send(None)
+    messages.close()  # one is committed
+    backup = restored.backup()
+    restored.send(b"lost")
+    assert [message.value for message in named()] == [b"two", b"three", b"lost"]
+    restored.restore(backup)
+    restored.send(b"four")
+    assert [message.value for message in named()] == [b"two", b"three", b"four"]

@@ -1,0 +1,43 @@
+"""The reader of a stream that Spark drives, driven without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from commitlog.spark.source import CommitLogDataSource, StreamReader
+from tests.served import place_of
+
+Offset = dict[str, Any]
+
+
+@contextmanager
+def stream(path: Path, *, fails: bool = True) -> Iterator[StreamReader]:
+    """A reader of the topic from its beginning."""
+    options = {
+        "path": place_of(path),
+        "subscribe": "orders",
+        "startingoffsets": "earliest",
+        "columns": "value",
+        "failondataloss": str(fails).lower(),
+    }
+    source = CommitLogDataSource(options)
+    reader = source.streamReader(source.schema())
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def end_of(reader: StreamReader, start: Offset) -> Offset:
+    return reader.latestOffset(start, ReadAllAvailable())
+
+
+def rows(reader: StreamReader, start: Offset, end: Offset) -> list[bytes]:
+    """What a batch gives."""
+    batches = (batch for task in reader.partitions(start, end) for batch in reader.read(task))
+    return [row["value"] for batch in batches for row in batch.to_pylist()]
