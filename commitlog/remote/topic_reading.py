@@ -66,7 +66,8 @@ def open_topic(
         )
     finally:
         index.close()
-    return pa.RecordBatchReader.from_batches(wanted, _batches(place, plan, wanted, isolation))
+    batches = _batches(place, plan, wanted, isolation)
+    return pa.RecordBatchReader.from_batches(wanted, _one_at_least(batches, wanted))
 
 
 def _schema(
@@ -91,3 +92,9 @@ def _batches(
     if not isinstance(place, Address):
         return read_slices(plan, schema, SegmentCache(limit=_SEGMENTS_KEPT))
     return map(aligned, read_remote(plan, schema, place, isolation)) if plan.slices else iter(())
+
+
+def _one_at_least(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches, or an empty one: Polars refuses a stream of none."""
+    yield next(batches, pa.RecordBatch.from_pylist([], schema))
+    yield from batches

@@ -206,7 +206,11 @@ def test_wrong_calls(typed: HandMadeStore, tmp_path: Path) -> None:
 
 def test_a_schema_without_messages(typed: HandMadeStore) -> None:
     declare(typed, "empty", "id INT")
-    assert table_of(typed, "empty").equals(pa.table({"id": pa.array([], pa.int32())}))
+    expected = pa.table({"id": pa.array([], pa.int32())})
+    assert table_of(typed, "empty").equals(expected)
+    frame = pl.from_arrow(commitlog.read_arrow(place_of(typed.path), "empty"))
+    assert isinstance(frame, pl.DataFrame)
+    assert frame.equals(pl.DataFrame(expected))
 
 
 def test_messages_of_older_and_newer_schemas(typed: HandMadeStore) -> None:
