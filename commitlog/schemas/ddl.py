@@ -1,6 +1,7 @@
 """Schemas as Spark writes them: `id BIGINT NOT NULL, tags ARRAY<STRING>, price DECIMAL(10, 2)`.
 
-Spark parses such text in its JVM, which a producer does not have.
+Spark parses such text in its JVM, which a producer does not have. Comments are passed over.
+VARCHAR(n) and CHAR(n) are strings: the length is no limit here, and nothing is cut or filled up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _PLAIN = {
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in reversed(_PLAIN.items())}
-_WORD = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:]|$)")
+_WITH_LENGTH = ("VARCHAR", "CHAR", "CHARACTER")
+_WORD = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:]|$)""", re.DOTALL)
 _SHOWN = 200
 
 
@@ -95,28 +97,38 @@ class _Parser:
         self._step()
 
     def whole(self) -> list[pa.Field]:
-        fields = self._fields("", "")
+        fields = self._fields("")
         if self._word:
             raise self._error("a comma")
         return fields
 
-    def _fields(self, colon: str, end: str) -> list[pa.Field]:
+    def _fields(self, end: str) -> list[pa.Field]:
         fields: list[pa.Field] = []
         while self._word != end:
             if fields:
                 self._take(",")
             name = self._name()
-            if colon and self._word == colon:
+            if self._word == ":":
                 self._step()
             kind, nullable = self._type(), True
             if self._word.upper() == "NOT":
                 self._step()
                 self._take("NULL")
                 nullable = False
+            if self._word.upper() == "COMMENT":
+                self._step()
+                self._comment()
             fields.append(pa.field(name, kind, nullable))
         if not fields:
             raise self._error("a column")
         return fields
+
+    def _comment(self) -> None:
+        """Passes over it: a schema has nothing but columns."""
+        if not self._word.startswith(("'", '"')):
+            raise self._error("a text in quotes")
+        while self._word.startswith(("'", '"')):
+            self._step()
 
     def _name(self) -> str:
         if not re.match(r"[`\w]", self._word):
@@ -132,12 +144,16 @@ class _Parser:
         if word in ("DECIMAL", "DEC", "NUMERIC"):
             self._step()
             return self._decimal()
+        if word in _WITH_LENGTH:
+            self._step()
+            self._length()
+            return pa.string()
         if word not in ("ARRAY", "MAP", "STRUCT"):
             raise self._error("a type")
         self._step()
         self._take("<")
         if word == "STRUCT":
-            made = pa.struct(self._fields(":", ">"))
+            made = pa.struct(self._fields(">"))
         else:
             made = self._type()
             if word == "MAP":
@@ -147,6 +163,12 @@ class _Parser:
                 made = pa.list_(made)
         self._take(">")
         return made
+
+    def _length(self) -> None:
+        self._take("(")
+        if self._number() < 1:
+            raise self._error("a length from 1 on")
+        self._take(")")
 
     def _decimal(self) -> pa.DataType:
         digits = [10, 0]

@@ -35,7 +35,9 @@ def test_text_as_spark_has_it() -> None:
     """Upper or lower case, backticks, both ways to write a struct, Spark's other names of types."""
     text = (
         "id bigint not null, `a ``b` STRUCT<x: Int NOT NULL, y STRING>, d dec(4), e NUMERIC(4,1), f REAL, "
-        "t Timestamp, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, m Map<String, Array<Byte>>"
+        "t Timestamp, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, m Map<String, Array<Byte>>, "
+        "c: INT NOT NULL COMMENT 'a ''b'' \\' , c', comment VarChar(3) comment \"\", "
+        "v STRUCT<comment: CHAR(1) COMMENT 'x', z CHARACTER( 5 ) NOT NULL COMMENT \"'\" >"
     )
     assert declared_schema(text).equals(
         pa.schema(
@@ -49,6 +51,9 @@ def test_text_as_spark_has_it() -> None:
                 ("n", pa.timestamp("us")),
                 ("l", UTC_TIME),
                 ("m", pa.map_(pa.string(), pa.list_(pa.int8()))),
+                pa.field("c", pa.int32(), nullable=False),
+                ("comment", pa.string()),
+                ("v", pa.struct([("comment", pa.string()), pa.field("z", pa.string(), nullable=False)])),
             ]
         )
     )
@@ -69,8 +74,14 @@ def test_text_as_spark_has_it() -> None:
         ("a DECIMAL(39, 1)", "at most 38 digits"),
         ("a DECIMAL(5, 6)", "at most 38 digits"),
         ("a DECIMAL(5, -1)", "is missing before ',? ?-1\\)'"),
-        ("a VARCHAR(3)", "a type is missing before 'VARCHAR"),
-        ("a: INT", "a type is missing before ': INT'"),
+        ("a VARCHAR", r"'\(' is missing before 'the end'"),
+        ("a CHAR(0)", "a length from 1 on is missing before"),
+        ("a VARCHAR(x)", "a number is missing before 'x"),
+        ("a:: INT", "a type is missing before ': INT'"),
+        ("a INT COMMENT", "a text in quotes is missing before 'the end'"),
+        ("a INT COMMENT 'x", 'a name or a type is missing before "COMMENT \'x"'),
+        ("a INT COMMENT 'x' NOT NULL", "',' is missing before 'NOT NULL'"),
+        ("'a' INT", "a column's name is missing"),
         ("a INT;", "is missing before 'INT;'"),
         ("`\ud800` INT", "no Unicode text"),
         ("`` INT", "a name or a type is missing"),
