@@ -183,10 +183,11 @@ class Store:
     def create_topic(self, topic: str, schema: object, *, evolve: bool = False) -> TopicSchema:
         """Gives a topic a schema: it has rows from now on, and Spark reads them as columns.
 
-        `schema` is a pyarrow.Schema, text such as "id BIGINT NOT NULL, name STRING", a dataclass or
-        a pydantic model. It is on the disk when this returns. If the topic has this schema already,
-        nothing happens. With `evolve=True`, a schema that it has may grow: columns that may be null
-        are added, types become wider, NOT NULL goes. Messages that were sent before show nulls.
+        `schema` is a pyarrow.Schema, text such as "id BIGINT NOT NULL, name STRING", a dataclass, a
+        NamedTuple or a pydantic model. It is on the disk when this returns. If the topic has this
+        schema already, nothing happens. With `evolve=True`, a schema that it has may grow: columns
+        that may be null are added, types become wider, NOT NULL goes. Messages that were sent
+        before show nulls.
 
         A topic without a schema has values, and needs no call. Messages that it had before it got a
         schema stay values: where rows are read, they are errors (`ignoreCorruptRecords` leaves them

@@ -1,4 +1,4 @@
-"""Reads a schema as users declare it: by Arrow, as text, by a dataclass or a pydantic model."""
+"""Reads a schema as users declare it: Arrow, text, a dataclass, a NamedTuple, a pydantic model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import decimal
 import types
 import typing
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Annotated, Any, Union
+from enum import Enum, EnumType
+from typing import Annotated, Any, Literal, Union
 
 import pyarrow as pa
 
@@ -29,10 +30,11 @@ _OF_PYTHON: dict[object, pa.DataType] = {
 
 
 def declared_schema(declared: object) -> pa.Schema:
-    """The schema that a pyarrow schema, a DDL text, a dataclass or a pydantic model declares.
+    """The schema that is declared by Arrow, as text, or by a class: see the module.
 
     In a class, `int` is a column without nulls and `int | None` one with nulls. An annotation
-    `Annotated[int, pa.int32()]` names Arrow's type. Raises SchemaError.
+    `Annotated[int, pa.int32()]` names Arrow's type. An Enum and a Literal are what their values
+    are. Raises SchemaError.
     """
     try:
         return pa.schema(stored_fields(list(_as_declared(declared))))
@@ -56,8 +58,8 @@ def _as_declared(declared: object) -> pa.Schema:
     if hasattr(declared, "__arrow_c_schema__"):
         return _of_capsule(declared)
     raise SchemaError(
-        f"a schema is a pyarrow.Schema, a text such as 'id BIGINT, name STRING', a dataclass or a pydantic model, not "
-        f"{declared!r:.80}"
+        f"a schema is a pyarrow.Schema, a text such as 'id BIGINT, name STRING', a dataclass, a NamedTuple or a pydantic "
+        f"model, not {declared!r:.80}"
     )
 
 
@@ -73,6 +75,8 @@ def _fields_of(declared: type) -> list[pa.Field] | None:
     """The columns of a dataclass or a model, or None for another class."""
     if dataclasses.is_dataclass(declared):
         names = [field.name for field in dataclasses.fields(declared)]
+    elif issubclass(declared, tuple) and hasattr(declared, "_fields"):  # a NamedTuple
+        names = list(declared._fields)
     elif isinstance(model := getattr(declared, "model_fields", None), Mapping):  # pydantic's
         names = list(model)
     else:
@@ -81,7 +85,7 @@ def _fields_of(declared: type) -> list[pa.Field] | None:
         hints = typing.get_type_hints(declared, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise SchemaError(f"{declared.__name__}: {error}; annotate with types that its module knows") from None
-    return [_field(name, hints[name], f"{declared.__name__}.{name}") for name in names]
+    return [_field(name, hints.get(name), f"{declared.__name__}.{name}") for name in names]
 
 
 def _field(name: str, hint: Any, where: str) -> pa.Field:
@@ -98,6 +102,8 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         if len(kinds) == 1:
             return kinds[0], True
+    if typing.get_origin(hint) is Literal and None in (values := typing.get_args(hint)) and len(values) > 1:
+        return Literal[tuple(value for value in values if value is not None)], True
     return hint, False
 
 
@@ -108,6 +114,9 @@ def _type_of(hint: Any, where: str) -> pa.DataType:
         return named[0] if named else _type_of(arguments[0], where)
     if isinstance(hint, Hashable) and hint in _OF_PYTHON:
         return _OF_PYTHON[hint]
+    values = list(hint) if isinstance(hint, EnumType) else arguments if origin is Literal else ()
+    if len(kinds := {type(value.value if isinstance(value, Enum) else value) for value in values}) == 1:
+        return _type_of(kinds.pop(), where)
     if isinstance(hint, type) and (fields := _fields_of(hint)) is not None:
         return pa.struct(fields)
     if origin in (list, Sequence) and len(arguments) == 1:
@@ -117,5 +126,6 @@ def _type_of(hint: Any, where: str) -> pa.DataType:
         return pa.map_(_type_of(arguments[0], where), pa.field("value", _type_of(value, where), nullable))
     raise SchemaError(
         f"{where}: {hint!r:.80} says no type of a column; name it, as in Annotated[int, pyarrow.int32()], or use bool, int, "
-        "float, str, bytes, datetime, date, Decimal, list[…], dict[…, …] or another dataclass"
+        "float, str, bytes, datetime, date, Decimal, an Enum or a Literal with values of one of these, list[…], dict[…, …] "
+        "or another dataclass"
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import enum
+from collections import namedtuple
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import polars as pl
 import pyarrow as pa
@@ -147,6 +149,42 @@ def test_a_dataclass() -> None:
     assert declared_schema(Order).equals(pa.schema(expected))
 
 
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(enum.IntEnum):
+    BIG = 3
+
+
+class Mixed(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
+class Nothing(enum.Enum):
+    pass
+
+
+class Shirt(NamedTuple):
+    color: Color
+    size: Size | None
+    sleeve: Literal["long", "short", None]
+    other: list[Literal[1, 2]]
+    by_color: dict[Color, Literal[True]]
+
+
+def test_enums_literals_and_named_tuples() -> None:
+    """They are columns of what their values are."""
+    expected = "color STRING NOT NULL, size BIGINT, sleeve STRING"
+    made = declared_schema(Shirt)
+    assert pa.schema(list(made)[:3]).equals(parse_ddl(expected))
+    assert made.field("other").type == pa.list_(pa.field("element", pa.int64(), nullable=False))
+    assert made.field("by_color").type == pa.map_(pa.string(), pa.field("value", pa.bool_(), nullable=False))
+    assert declared_schema(dataclass(type("D", (), {"__annotations__": {"s": Shirt}}))).field("s").type.num_fields == 5
+
+
 def test_a_pydantic_model() -> None:
     class Model(pydantic.BaseModel):
         id: Annotated[int, pydantic.Field(gt=0)]
@@ -190,6 +228,24 @@ class TwoTypes:
     value: int | str
 
 
+Plain = namedtuple("Plain", "a b")
+
+
+@dataclass
+class MixedEnum:
+    value: Mixed
+
+
+@dataclass
+class EmptyEnum:
+    value: Nothing
+
+
+@dataclass
+class MixedLiteral:
+    value: Literal[1, "x"]
+
+
 @dataclass
 class Empty:
     pass
@@ -203,6 +259,10 @@ class Empty:
         (HalfWritten, "HalfWritten: Forward reference"),
         (NoType, "NoType"),
         (TwoTypes, r"TwoTypes.value: int \| str says no type"),
+        (MixedEnum, "MixedEnum.value: <enum 'Mixed'> says no type"),
+        (EmptyEnum, "EmptyEnum.value: <enum 'Nothing'> says no type"),
+        (MixedLiteral, r"MixedLiteral.value: typing.Literal\[1, 'x'\] says no type"),
+        (Plain, "Plain.a: None says no type"),
         (Empty, "at least one column"),
         (Empty(), "a schema is a pyarrow.Schema"),
         (None, "a schema is a pyarrow.Schema"),
