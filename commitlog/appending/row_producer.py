@@ -90,9 +90,9 @@ class RowProducer:
         """Appends rows to a typed topic, as messages of one Arrow record batch each.
 
         `rows` is an Arrow table or batch, a frame of pandas or Polars (anything with Arrow's
-        PyCapsule interface), or a list of dictionaries, dataclasses or pydantic models. A message
-        has at most `max_rows` rows and about `max_bytes` bytes. `compression` is Arrow's: None,
-        "lz4" or "zstd". The other arguments are those of `send`, for each message.
+        PyCapsule interface), or a list of dictionaries, dataclasses, NamedTuples or pydantic
+        models. A message has at most `max_rows` rows and about `max_bytes` bytes. `compression` is
+        Arrow's: None, "lz4" or "zstd". The other arguments are those of `send`, for each message.
 
         Returns the receipt of the last message, which is flushed after all others; None for no
         rows. The messages are accepted one after the other. `error.rows_sent` says how many rows

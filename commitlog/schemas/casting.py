@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from commitlog.errors import SchemaError
 from commitlog.schemas.types import FLOATS, INTEGERS, LISTS, stored_type
 
 
 def may_cast(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether Arrow's cast to a topic's type keeps each value, or raises an error for it.
+    """Whether `cast` to a topic's type keeps each value, or raises an error for it.
 
-    Both are of one family. Between floats and decimals, every cast would round in silence.
+    Both are of one family. Between floats and decimals, every cast would round in silence. A struct
+    is one by the names of its columns; those that it lacks are null.
     """
     if pa.types.is_null(kind):
         return True
+    if pa.types.is_dictionary(kind):
+        return may_cast(kind.value_type, wanted)
     if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
-        return [field.name for field in kind.fields] == [field.name for field in wanted.fields] and all(
-            may_cast(field.type, other.type) for field, other in zip(kind.fields, wanted.fields, strict=True)
+        names, types = [field.name for field in kind.fields], {field.name: field.type for field in wanted.fields}
+        return len({*names}) == len(names) and all(
+            field.name in types and may_cast(field.type, types[field.name]) for field in kind.fields
         )
     if pa.types.is_map(kind) and pa.types.is_map(wanted):
         return may_cast(kind.key_type, wanted.key_type) and may_cast(kind.item_type, wanted.item_type)
@@ -39,6 +45,71 @@ def _family(kind: pa.DataType) -> str:
 
 
 _CAST_BETWEEN = ({"integer"}, {"float"}, {"decimal"}, {"integer", "float"}, {"integer", "decimal"})
+
+
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as a type that it `may_cast` to. Raises ArrowException for other values.
+
+    Only what the rows have is cast, at every depth. Arrow's own cast would also refuse rows for
+    what lies outside of a slice, for what a null hides, and for a category that no row has.
+    """
+    if column.type == kind:
+        return column
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    if pa.types.is_dictionary(column.type):
+        return cast(_without_views(column.dictionary).take(column.indices), kind)
+    mask = column.is_null() if column.null_count else None
+    if pa.types.is_struct(kind):
+        parts = dict(zip((field.name for field in column.type.fields), column.flatten(), strict=True))
+        missing = pa.nulls(len(column))
+        columns = [cast(parts.get(field.name, missing), field.type) for field in kind.fields]
+        return pa.StructArray.from_arrays(columns, fields=kind.fields, mask=mask)
+    if pa.types.is_map(kind):
+        entries = _as_lists(column)
+        keys, items = entries.flatten().flatten()
+        offsets = _offsets(entries)
+        return pa.MapArray.from_arrays(offsets, cast(keys, kind.key_type), cast(items, kind.item_type), kind, mask=mask)
+    if pa.types.is_list(kind):
+        values = cast(column.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(column), values, kind, mask=mask)
+    if pa.types.is_decimal(kind) and pa.types.is_integer(column.type):
+        column = column.cast(_INTEGERS_AS_DECIMAL)  # Arrow asks for digits that the largest number would need
+    made = column.cast(kind)
+    if kind == pa.float32() and column.type == pa.float64():
+        _refuse_new_infinities(column, made)
+    return made
+
+
+_INTEGERS_AS_DECIMAL = pa.decimal128(20, 0)
+
+
+def _without_views(values: pa.Array) -> pa.Array:
+    """Arrow has no `take` for the views that Polars has."""
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.string())
+    return values.cast(pa.binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def _as_lists(maps: pa.MapArray) -> pa.ListArray:
+    """The entries of each map. Only an array of lists knows those that its rows have."""
+    entries = pa.StructArray.from_arrays([maps.keys, maps.items], ["key", "value"])
+    return pa.Array.from_buffers(
+        pa.list_(entries.type), len(maps), maps.buffers()[:2], offset=maps.offset, children=[entries]
+    )
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    """Where the lists begin and end in what `flatten` gives: nulls have no items there."""
+    ends = np.cumsum(compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    return pa.array(np.concatenate(([0], ends))).cast(pa.int32())
+
+
+def _refuse_new_infinities(doubles: pa.Array, floats: pa.Array) -> None:
+    """Rounding is what a FLOAT is for. A number that is too large for it has no place there."""
+    infinite = compute.is_inf(floats)
+    if compute.any(infinite).as_py() and compute.any(compute.and_(infinite, compute.is_finite(doubles))).as_py():
+        raise pa.ArrowInvalid(f"the largest FLOAT is {np.finfo(np.float32).max:g}")
 
 
 def is_null_where_none_may_be(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> bool:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from enum import Enum
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -21,13 +23,15 @@ import pyarrow as pa
 
 _INT: tuple[type, ...] = (int, np.integer)
 _FLOAT = (float, np.floating, *_INT)
+_NO_FLOAT = (bool, np.longdouble)  # one has more digits than any column
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _Kinds = tuple[type, ...]
 _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], _Kinds, _Kinds, str], ...] = (
     (pa.types.is_boolean, (bool, np.bool_), (), "True or False"),
     (pa.types.is_integer, _INT, (bool,), "an int"),
-    (pa.types.is_floating, _FLOAT, (bool,), "a float or an int"),
-    (pa.types.is_decimal, (Decimal, *_INT), (bool,), "a Decimal or an int"),
+    (pa.types.is_float32, _FLOAT, _NO_FLOAT, f"a float or an int, at most {np.finfo(np.float32).max:.8g}"),
+    (pa.types.is_floating, _FLOAT, _NO_FLOAT, "a float or an int"),
+    (pa.types.is_decimal, (Decimal, int), (bool,), "a Decimal or an int"),
     (pa.types.is_string, (str,), (), "a str"),
     (pa.types.is_binary, (bytes, bytearray, memoryview), (), "bytes"),
     (pa.types.is_date, (datetime.date,), (datetime.datetime,), "a date without a time"),
@@ -59,9 +63,11 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
     classes = set(map(type, values)) - {type(None)}
     if not all(issubclass(one, taken) and not issubclass(one, refused) for one in classes):
         return False
-    if not (pa.types.is_nested(kind) or pa.types.is_timestamp(kind)):
+    if not (pa.types.is_nested(kind) or pa.types.is_timestamp(kind) or pa.types.is_float32(kind)):
         return True
     found = [value for value in values if value is not None]
+    if pa.types.is_float32(kind):
+        return _are_floats(found)
     if pa.types.is_timestamp(kind):
         has_zone = kind.tz is not None
         is_plain = classes <= {datetime.datetime}  # pandas' own have nanoseconds, and one that is none
@@ -81,6 +87,15 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
         return all(map(names.issuperset, found)) and all(
             fits((value.get(field.name) for value in found), field.type) for field in kind.fields
         )
+    return True
+
+
+def _are_floats(values: list[Any]) -> bool:
+    """Whether none is too large for a FLOAT. Arrow would make infinity of it."""
+    try:
+        struct.pack(f"<{len(values)}f", *values)
+    except (OverflowError, struct.error):  # the latter for a large int
+        return False
     return True
 
 
@@ -108,25 +123,48 @@ def _has_one_offset(zone: datetime.tzinfo | None) -> bool:
 
 def _are_pairs(values: Iterable[Any], kind: pa.DataType) -> bool:
     pairs = list(values)
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and pair[0] is not None for pair in pairs):
+    if not all(isinstance(pair, tuple) and len(pair) == 2 and pair[0] is not None for pair in pairs):
         return False
     return fits((pair[0] for pair in pairs), kind.key_type) and fits((pair[1] for pair in pairs), kind.item_type)
 
 
-def plain(value: Any) -> Any:
-    """The value with dictionaries in place of the dataclasses and pydantic models in it."""
-    columns = columns_of(value)
-    if columns is not None:
-        value = columns
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return (list if isinstance(value, list) else tuple)(map(plain, value))  # pairs have to be tuples
-    return value
+def plain(value: Any, kind: pa.DataType, leaf: Callable[[Any, pa.DataType], Any] | None = None) -> Any:
+    """The value as one that `fits`, if it holds the same.
+
+    It has dictionaries in place of dataclasses, models and other rows, tuples in place of lists for
+    the pairs of a map, values in place of an Enum's members. `leaf` makes what is none of these.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if not pa.types.is_nested(kind):
+        if isinstance(value, np.integer) and pa.types.is_decimal(kind):
+            return int(value)
+        return value if leaf is None else leaf(value, kind)
+    if pa.types.is_struct(kind) and (columns := columns_of(value)) is not None:
+        kinds = {field.name: field.type for field in kind.fields}
+        return {name: plain(item, kinds[name], leaf) if name in kinds else item for name, item in columns.items()}
+    if pa.types.is_map(kind):
+        columns = None if isinstance(value, tuple) else columns_of(value)
+        pairs = value if columns is None else list(columns.items())
+        return [_pair(pair, kind, leaf) for pair in pairs] if isinstance(pairs, list | tuple) else value
+    if pa.types.is_list(kind) and (
+        isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    ):
+        return [plain(item, kind.value_type, leaf) for item in value]
+    return value if leaf is None else leaf(value, kind)
+
+
+def _pair(pair: Any, kind: pa.DataType, leaf: Callable[[Any, pa.DataType], Any] | None) -> Any:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return pair
+    return plain(pair[0], kind.key_type, leaf), plain(pair[1], kind.item_type, leaf)
 
 
 def columns_of(row: Any) -> dict[str, Any] | None:
-    """The columns of a mapping, a dataclass or a pydantic model, by name; None for all else."""
+    """The columns by name of what has columns; None for all else, and where a name is there twice.
+
+    It is a mapping, a dataclass, a pydantic model, a NamedTuple, or a row of sqlite3 or Spark.
+    """
     if isinstance(row, Mapping):
         return row if type(row) is dict else dict(row)  # a defaultdict would make what is missing
     if isinstance(row, type):
@@ -135,4 +173,9 @@ def columns_of(row: Any) -> dict[str, Any] | None:
         return {field.name: getattr(row, field.name, None) for field in dataclasses.fields(row)}
     if isinstance(fields := getattr(type(row), "model_fields", None), Mapping):  # pydantic's
         return {name: getattr(row, name, None) for name in fields} | (getattr(row, "model_extra", None) or {})
-    return None
+    names: list[str] = []
+    if isinstance(row, tuple):
+        names = list(getattr(row, "_fields", getattr(row, "__fields__", ())))  # Spark's
+    elif hasattr(row, "keys") and hasattr(row, "__getitem__"):
+        names = list(row.keys())
+    return dict(zip(names, row, strict=True)) if names and len({*names}) == len(names) else None

@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from commitlog.errors import IllegalArgument, IllegalRow
-from commitlog.schemas.casting import is_null_where_none_may_be, may_cast
+from commitlog.schemas.casting import cast, is_null_where_none_may_be, may_cast
 from commitlog.schemas.ddl import ddl_type
+from commitlog.schemas.pandas_frames import as_python, columns_of_frame, is_frame
 from commitlog.schemas.python_values import columns_of, fits, plain, times_array, wanted
 from commitlog.schemas.topic_schemas import TopicSchema
 
@@ -34,31 +35,49 @@ def as_table(rows: Any, schema: TopicSchema) -> pa.Table:
     """The rows as a table that has exactly the schema's columns. Nothing is copied if it fits.
 
     `rows` is an Arrow table or batch, a frame with Arrow's PyCapsule interface (pandas, Polars,
-    DuckDB), or a list of dictionaries, dataclasses or pydantic models. Columns that may be null may
-    be missing. No value is changed: one that is of another type, that is too large, or that has too
-    many digits or nanoseconds is an error. Only FLOAT rounds, as floats do.
+    DuckDB), or a list of dictionaries, dataclasses, NamedTuples or pydantic models. Columns that
+    may be null may be missing. No value is changed: one that is of another type, that is too large,
+    or that has too many digits or nanoseconds is an error. Only FLOAT rounds, as floats do.
 
     Raises IllegalRow, which names row and column, and IllegalArgument.
     """
     return fit(read_rows(rows), schema)
 
 
-def read_rows(rows: Any) -> pa.Table | list[Any]:
-    """The rows as a table or a list: some of what has rows can be read only once.
+@dataclass(frozen=True)
+class Columns:
+    """Rows as columns: Arrow's, or a list of Python's values. `count` is the number of rows."""
+
+    count: int
+    by_name: dict[str, pa.ChunkedArray | list[Any]]
+
+
+def read_rows(rows: Any) -> Columns | list[Any]:
+    """The rows as columns or a list: some of what has rows can be read only once.
 
     Raises IllegalRow where Arrow can't read them, and IllegalArgument.
     """
     if isinstance(rows, Iterable) and not _is_arrow(rows) and not isinstance(rows, str | bytes | Mapping):
         return list(rows)
     try:
-        table = _as_arrow(rows)
-        table.validate(full=True)
+        if is_frame(rows):
+            count, columns = len(rows), columns_of_frame(rows)
+        else:
+            table = _as_arrow(rows)
+            table.validate(full=True)
+            count, columns = table.num_rows, list(zip(table.column_names, table.columns, strict=True))
     except (*_NO_VALUE, NotImplementedError) as error:
         raise IllegalRow(f"{type(rows).__name__} of rows: {_one_line(error)}") from None
-    return table
+    columns = [(name, column) for name, column in columns if not _PANDAS_INDEX.fullmatch(name)]
+    by_name = dict(columns)
+    if len(by_name) < len(columns):
+        names = [name for name, _ in columns]
+        name = next(name for name in names if names.count(name) > 1)
+        raise IllegalRow(f"{type(rows).__name__} of rows: column {name} is there twice")
+    return Columns(count, by_name)
 
 
-def fit(rows: pa.Table | list[Any], schema: TopicSchema) -> pa.Table:
+def fit(rows: Columns | list[Any], schema: TopicSchema) -> pa.Table:
     """What `as_table` does, of rows that were read."""
     return _table_of_rows(rows, schema) if isinstance(rows, list) else _fitted(rows, schema)
 
@@ -82,21 +101,19 @@ def _as_arrow(rows: Any) -> pa.Table:
     )
 
 
-def _fitted(table: pa.Table, schema: TopicSchema) -> pa.Table:
-    names = [name for name in table.column_names if not _PANDAS_INDEX.fullmatch(name)]
-    for name in names:
+def _fitted(rows: Columns, schema: TopicSchema) -> pa.Table:
+    for name in rows.by_name:
         if schema.columns.get_field_index(name) < 0:
             raise IllegalRow(f"there is no column {name!r}; {_wanted(schema)}")
-        if names.count(name) > 1:
-            raise IllegalRow(f"column {name} is there twice; {_wanted(schema)}")
     columns = []
     for field in schema.columns:
-        if field.name not in names or pa.types.is_null(table.field(field.name).type):
-            column = pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-        else:
-            column = table.column(field.name)
-            if column.type != field.type:
-                column = _cast(column, field)
+        column = rows.by_name.get(field.name)
+        if isinstance(column, list):
+            column = pa.chunked_array([_array(column, field, as_python)])
+        elif column is None or column.null_count == len(column):  # nulls have no type
+            column = pa.chunked_array([pa.nulls(rows.count, field.type)])
+        elif column.type != field.type:
+            column = _cast(column, field)
         _refuse_nulls(column, field, schema)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema.columns)
@@ -114,12 +131,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _cast_rows(column: pa.ChunkedArray, kind: pa.DataType, start: int, end: int) -> pa.ChunkedArray:
-    if pa.types.is_nested(kind):  # Arrow would cast what other rows have within, too
-        return column.take(pa.array(np.arange(start, end))).cast(kind)
-    if pa.types.is_dictionary(column.type):  # Arrow can't decode Polars' own, whose values are string views
-        chunks = column.slice(start, end - start).chunks
-        return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in chunks], kind)
-    return column.slice(start, end - start).cast(kind)
+    return pa.chunked_array([cast(chunk, kind) for chunk in column.slice(start, end - start).chunks], kind)
 
 
 def _python_value(scalar: pa.Scalar) -> object:
@@ -202,19 +214,24 @@ def _mapping(row: Any, number: int) -> dict[str, Any]:
     columns = columns_of(row)
     if columns is None:
         raise IllegalRow(
-            f"row {number}: a row is a dictionary, a dataclass or a pydantic model, not {row!r:.{_SHOWN}}", number
+            f"row {number}: a row is a dictionary, a dataclass, a NamedTuple or a pydantic model, and has each column once; "
+            f"it is not {row!r:.{_SHOWN}}",
+            number,
         )
     return columns
 
 
-def _array(items: list[Any], field: pa.Field) -> pa.Array:
+def _array(items: list[Any], field: pa.Field, leaf: Callable[[Any, pa.DataType], Any] | None = None) -> pa.Array:
+    """The values as Arrow's. Those of a frame come with `leaf`, which `plain` has: NaN is null."""
     if not fits(items, field.type):
-        items = [plain(item) for item in items]
-        for row, item in enumerate(items):
-            if not fits((item,), field.type):
-                raise _illegal(row, field, item, f"it takes {wanted(field.type)}")
+        items = [plain(item, field.type, leaf) for item in items]
+        if not fits(items, field.type):
+            row = next(row for row, item in enumerate(items) if not fits((item,), field.type))
+            raise _illegal(row, field, items[row], f"it takes {wanted(field.type)}")
     try:
-        return times_array(items, field.type) if pa.types.is_timestamp(field.type) else pa.array(items, field.type)
+        if pa.types.is_timestamp(field.type):
+            return times_array(items, field.type)
+        return pa.array(items, field.type, from_pandas=leaf is not None)
     except _NO_VALUE as error:
         row = _first_bad(len(items), lambda start, end: pa.array(items[start:end], field.type))
         raise _illegal(row, field, items[row], _one_line(error)) from None
