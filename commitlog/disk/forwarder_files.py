@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, fields, replace
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.store_directory import StoreDirectory
 
 _FILE_BYTES_MAX = 1 << 16
@@ -52,7 +51,7 @@ def write_forwarder(directory: StoreDirectory, statistics: ForwarderStatistics) 
     """
     channel, folder = directory.channel, directory.forwarders_directory
     channel.create_directory(folder, below=directory.path)
-    data = orjson.dumps(asdict(statistics))
+    data = to_checked_json(asdict(statistics))
     temporary = folder / f".{statistics.name}.tmp"
     with channel.opened(temporary, write=True, create=True) as fd:
         channel.truncate(fd, 0)
@@ -70,7 +69,7 @@ def forwarders(directory: StoreDirectory) -> list[ForwarderStatistics]:
             continue
         try:
             data = channel.read_file(directory.forwarders_directory / file, _FILE_BYTES_MAX)
-            statistics = _checked(orjson.loads(data))
+            statistics = _checked(from_checked_json(data, {field.name for field in fields(ForwarderStatistics)}))
             if statistics.name != name[1]:
                 continue
             if not channel.is_locked(directory.readers_directory / f"{name[1]}.lock"):

@@ -24,13 +24,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory, segment_name
-from commitlog.lines import to_json
 from commitlog.record.crc import crc32
 from commitlog.shm.layout import segment_start
 
@@ -77,8 +74,9 @@ class Quarantine:
         The bytes stay where they are. The same note is written once.
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
-        note = {"file": file, "offset": offset, "bytes": end - offset, "reason": reason}
-        data = _to_json(note)
+        name = os.fsencode(file).decode(errors="backslashreplace")  # JSON has no place for odd bytes
+        note = {"file": name, "offset": offset, "bytes": end - offset, "reason": reason}
+        data = to_checked_json(note, indented=True)
         path = self.path / f"corrupt-{offset:020d}.json"
         with contextlib.suppress(FileNotFoundError):
             if self.channel.read_file(path) == data:
@@ -108,7 +106,7 @@ class Quarantine:
         moves = [(segment_name(start), self._free_name(f"segment-{segment_name(start)}")) for start in later]
         note = f"torn-{end:020d}-{crc or crc32(repr(moves).encode()):08x}.json"
         cut = Cut(end, dirty_end, copy, note, moves, reason, records_after, log_end)
-        self.channel.replace_file(self.path / _PLAN, _to_json(asdict(cut)))
+        self.channel.replace_file(self.path / _PLAN, to_checked_json(asdict(cut), indented=True))
         return cut
 
     def pending(self) -> Cut | None:
@@ -123,7 +121,7 @@ class Quarantine:
 
     def _read(self, name: str) -> Cut | None:
         try:
-            values = orjson.loads(self.channel.read_file(self.path / name))
+            values = from_checked_json(self.channel.read_file(self.path / name), Cut.__dataclass_fields__)
             cut = Cut(**values | {"moves": [(source, target) for source, target in values["moves"]]})
             return cut if self._is_sound(cut) else None
         except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -227,7 +225,7 @@ def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
 
     Raises OSError, and ValueError, KeyError or TypeError where the note is nonsense.
     """
-    said = orjson.loads(channel.read_file(note))
+    said = from_checked_json(channel.read_file(note), ("file", "offset", "bytes", "reason"))
     return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
 
 
@@ -246,10 +244,6 @@ def set_aside_name(*names: str) -> str:
 
 def _numbered(name: str) -> Sequence[str]:
     return [name, *(f"{name}.{number}" for number in range(1, 10_000))]
-
-
-def _to_json(values: dict[str, Any]) -> bytes:
-    return to_json(values, indent=2) + b"\n"
 
 
 def _pieces_with_data(channel: FileChannel, fd: int, start: int, end: int) -> Iterator[int]:

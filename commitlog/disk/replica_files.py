@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, ReplicaRefused
@@ -80,9 +78,9 @@ class ReplicaFiles:
         """One replica. Raises DamagedFile, FileNotFoundError, OSError."""
         path = self._folder / f"{name}.json"
         try:
-            values: dict[str, Any] = orjson.loads(self._channel.read_file(path, _FILE_BYTES_MAX))
-            values["acknowledged"] = {int(lane): int(where) for lane, where in values["acknowledged"].items()}
             known = ReplicaState.__dataclass_fields__
+            values = from_checked_json(self._channel.read_file(path, _FILE_BYTES_MAX), known)
+            values["acknowledged"] = {int(lane): int(where) for lane, where in values["acknowledged"].items()}
             return ReplicaState(**{key: value for key, value in values.items() if key in known})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedFile(
@@ -92,8 +90,8 @@ class ReplicaFiles:
     def save(self, state: ReplicaState) -> None:
         """Replaces a replica's file. Raises OSError."""
         self._channel.create_directory(self._folder, below=self._store.path)
-        data = orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-        self._channel.replace_file(self._folder / f"{state.name}.json", data + b"\n")
+        data = to_checked_json(asdict(state), indented=True)
+        self._channel.replace_file(self._folder / f"{state.name}.json", data)
 
     def remove(self, name: str) -> None:
         """Removes a replica's file, durably. Raises OSError."""

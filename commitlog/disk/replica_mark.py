@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.locks import file_locked
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
@@ -48,8 +46,8 @@ def load_mark(directory: StoreDirectory) -> ReplicaMark | None:
     """The mark of a replica; None for a store. Raises DamagedFile, OSError."""
     path = directory.replica_file
     try:
-        values: dict[str, Any] = orjson.loads(directory.channel.read_file(path))
         known = ReplicaMark.__dataclass_fields__
+        values = from_checked_json(directory.channel.read_file(path), known)
         return ReplicaMark(**{key: value for key, value in values.items() if key in known})
     except FileNotFoundError:
         return None
@@ -61,7 +59,7 @@ def load_mark(directory: StoreDirectory) -> ReplicaMark | None:
 
 def save_mark(directory: StoreDirectory, mark: ReplicaMark) -> None:
     """Replaces the mark, durably. Raises OSError."""
-    data = orjson.dumps(asdict(mark), option=orjson.OPT_INDENT_2) + b"\n"
+    data = to_checked_json(asdict(mark), indented=True)
     directory.channel.replace_file(directory.replica_file, data)
 
 
@@ -99,14 +97,14 @@ def changing(directory: StoreDirectory, lock_file: Path) -> Iterator[None]:
 
 def mark_superseded(directory: StoreDirectory, epoch: int, by: str) -> None:
     """Notes durably that a copy of this store was promoted, with `epoch`. Raises OSError."""
-    data = orjson.dumps({"epoch": epoch, "by": by}, option=orjson.OPT_INDENT_2) + b"\n"
+    data = to_checked_json({"epoch": epoch, "by": by}, indented=True)
     directory.channel.replace_file(directory.superseded_file, data)
 
 
 def superseded_by(directory: StoreDirectory) -> str:
     """Which store has superseded this one, in words; empty where none has."""
     try:
-        said = orjson.loads(directory.channel.read_file(directory.superseded_file))
+        said = from_checked_json(directory.channel.read_file(directory.superseded_file), ("epoch", "by"))
         return f"{said['by']} has epoch {said['epoch']}"
     except FileNotFoundError:
         return ""

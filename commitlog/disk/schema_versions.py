@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from commitlog.disk.checked_json import from_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import FAULT_BY_ERRNO, CommitLogError, StoreDamaged, StoreRefused, disk_error
@@ -43,12 +44,13 @@ def names_in(directory: Path, channel: FileChannel) -> list[str]:
 def _last_deleted(file: Path, channel: FileChannel) -> int:
     """The last version that was deleted."""
     try:
-        return int(channel.read_file(file))
+        data = channel.read_file(file)
+        return int(data if data.strip().isdigit() else from_checked_json(data, ("version",))["version"])
     except OSError as error:
         raise schema_refused(file, error) from error
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(
-            f"{file}: not the number of a version ({error}); remove it, and the topic has its schema again"
+            f"{file}: does not say which versions were deleted ({error}); remove it, and the topic has its schema again"
         ) from error
 
 

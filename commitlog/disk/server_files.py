@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
@@ -67,7 +66,7 @@ class ServerFile:
     def write(self, statistics: ServerStatistics) -> None:
         """Replaces the file. It is not synced: nobody needs it after a crash. Raises OSError."""
         clients = dict(list(statistics.clients.items())[:_CLIENTS_MAX])
-        data = orjson.dumps({**asdict(statistics), "clients": {name: asdict(use) for name, use in clients.items()}})
+        data = to_checked_json({**asdict(statistics), "clients": {name: asdict(use) for name, use in clients.items()}})
         temporary = self._folder / f".{self._id}.tmp"
         with self._channel.opened(temporary, write=True, create=True) as fd:
             self._channel.truncate(fd, 0)
@@ -88,7 +87,7 @@ def running_servers(directory: StoreDirectory) -> list[ServerStatistics]:
             if not directory.channel.is_locked(directory.servers_directory / f"{name}.lock"):
                 continue
             data = directory.channel.read_file(directory.servers_directory / f"{name}.json", _FILE_BYTES_MAX)
-            values = orjson.loads(data)
+            values = from_checked_json(data, ("address", "pid", "clients"))
             clients = {str(client): ClientTraffic(**_counts(use)) for client, use in values["clients"].items()}
             found.append(ServerStatistics(str(values["address"]), int(values["pid"]), clients))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -31,9 +31,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from commitlog.config import SECTIONS
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import IllegalArgument, StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
 from commitlog.shm.layout import LANE_ROWS
@@ -113,20 +112,20 @@ class StoreFacts:
             del values["backup_generation"]
         if not self.epoch:  # it was never promoted, nor restored
             del values["epoch"], values["epochs"]
-        return orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n"
+        return to_checked_json(values, indented=True)
 
     @classmethod
     def from_bytes(cls, data: bytes, file: Path) -> StoreFacts:
         """The fields of a file's bytes. Raises StoreTooNew, StoreDamaged."""
         try:
-            values = orjson.loads(data)
+            names = ("id", "segment_bytes", "generation", "backup_generation", "epoch", "epochs", "config")
+            values = from_checked_json(data, ("format", "pool", *names))
             version = values.pop("format")
             if not _is_number(version, 1):
                 raise ValueError("format")
             if version > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
             pool = values.pop("pool", None)
-            names = ("id", "segment_bytes", "generation", "backup_generation", "epoch", "epochs", "config")
             own = {name: values.pop(name) for name in names if name in values}
             facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
             facts._check()

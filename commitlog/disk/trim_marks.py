@@ -1,7 +1,8 @@
 """Which messages of a lane were trimmed, by topic: `lanes/<n>/trimmed.json`.
 
     {"lane": 0, "store": "<store id>",
-     "topics": {"orders": {"before": 42}, "sales": {"before": 7, "deleted": true}}}
+     "topics": {"orders": {"before": 42}, "sales": {"before": 7, "deleted": true}},
+     "crc32": "9d0f1a2b"}
 
 Messages whose queue offset is below `before` are not read any more. Their bytes stay in the log
 until retention takes their segments. This is Kafka's log start offset, one for each queue. Queue
@@ -20,13 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import DamagedFile, ReaderError
 
 _OFFSET_END = 1 << 62
+_FIELDS = ("lane", "store", "topics")
 _FILE_BYTES_MAX = 4 << 20
 
 
@@ -69,7 +70,7 @@ class TrimMarks:
     def _load(self, store_id: str) -> dict[str, TrimMark]:
         path = self.lane_directory.trimmed_file
         try:
-            values = orjson.loads(self.channel.read_file(path, _FILE_BYTES_MAX))
+            values = from_checked_json(self.channel.read_file(path, _FILE_BYTES_MAX), _FIELDS)
             is_ours = (values["store"], values["lane"]) == (store_id, self.lane_directory.number)
             marks = {topic: _mark(mark) for topic, mark in values["topics"].items()}
             return marks if is_ours else {}
@@ -103,7 +104,7 @@ class TrimMarks:
             for topic, mark in sorted(marks.items())
         }
         values = {"lane": self.lane_directory.number, "store": store_id, "topics": topics}
-        data = orjson.dumps(values) + b"\n"
+        data = to_checked_json(values)
         if len(data) > _FILE_BYTES_MAX:
             raise ReaderError(
                 f"{path}: the marks of {len(topics):,} trimmed or deleted topics take {len(data):,} bytes, and it may have "

@@ -1,15 +1,14 @@
 """What `commitlog trim` asks the allocator to delete: `STORE/trim.json`, until it is done.
 
-{"store": "<store id>", "before_ms": 1790000000000, "keep_bytes": null, "force": false}
+{"store": "<store id>", "before_ms": 1790000000000, "keep_bytes": null, "force": false, …}
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
-import orjson
-
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile
 
@@ -30,13 +29,14 @@ class TrimRequest:
 
     def save(self, directory: StoreDirectory) -> None:
         """Asks, durably. Raises OSError."""
-        directory.channel.replace_file(directory.trim_file, orjson.dumps(asdict(self)) + b"\n")
+        directory.channel.replace_file(directory.trim_file, to_checked_json(asdict(self)))
 
     @classmethod
     def load(cls, directory: StoreDirectory, store_id: str) -> TrimRequest | None:
         """What is asked for; None where nothing is. Raises DamagedFile, OSError."""
         try:
-            request = cls(**orjson.loads(directory.channel.read_file(directory.trim_file)))
+            data = directory.channel.read_file(directory.trim_file)
+            request = cls(**from_checked_json(data, {field.name for field in fields(cls)}))
             if request.store != store_id or type(request.force) is not bool:
                 raise ValueError(f"store {request.store}")
             for number in (request.before_ms, request.keep_bytes):

@@ -18,10 +18,11 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.queue_entries import by_topic, entries_of, runs
-from commitlog.disk.store_directory import LaneDirectory, segment_name
+from commitlog.disk.store_directory import STORE_FILE, LaneDirectory, StoreDirectory, segment_name
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
+from commitlog.inspecting.state_files import damaged_state_files
 from commitlog.reading.log_scan import Gap
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
@@ -95,7 +96,9 @@ def verify_store(
     """
     roots, findings = find_roots(path, channel)
     lanes = tuple(verify_lane(root, channel, progress) for root in roots)
-    return StoreReport(str(Path(path).absolute()), lanes, tuple(findings))
+    directory = StoreDirectory(path, channel)
+    around = damaged_state_files(directory) if (directory.path / STORE_FILE).exists() else []
+    return StoreReport(str(directory.path), lanes, (*findings, *around))
 
 
 def verify_lane(

@@ -1,7 +1,7 @@
 """Readers that the store knows by name, and how far each has come: `STORE/readers/<name>.json`.
 
     {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000,
-     "offsets": {"orders": {"0": 42, "1": 7}}}
+     "offsets": {"orders": {"0": 42, "1": 7}}, "crc32": "9d0f1a2b"}
 
 An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane
 without an offset counts as 0: the reader has not seen anything of it yet. More fields, where they
@@ -38,9 +38,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
 from commitlog.disk.replica_mark import refuse_replica
@@ -64,6 +63,19 @@ _FILE_BYTES_MAX = 4 << 20
 """Room for 300,000 queues."""
 PATTERN_LENGTH_MAX = 10_000
 _TIME_MS_END = 1 << 62
+_FIELDS = (
+    "name",
+    "store",
+    "moved_ms",
+    "offsets",
+    "kind",
+    "all_topics",
+    "pattern",
+    "passed_over",
+    "all_lanes",
+    "lanes",
+    "members",
+)
 _UNBELIEVABLE = (
     ValueError,
     KeyError,
@@ -140,10 +152,11 @@ class NamedReaders:
         try:
             if len(data) > _FILE_BYTES_MAX:
                 raise ValueError(f"more than {_FILE_BYTES_MAX:,} bytes")
-            return _from_json(name, orjson.loads(data))
+            return _from_json(name, from_checked_json(data, _FIELDS))
         except _UNBELIEVABLE as error:
             raise ReaderError(
-                f"{path}: not the position of a reader ({repr(error)[:200]}); remove the file if that reader is gone"
+                f"{path}: not the position of a reader ({repr(error)[:200]}); put it back; or remove the file if the reader "
+                "is gone: one of that name then begins as a new one"
             ) from error
 
     def stamp(self, name: str) -> tuple[int, int, int]:
@@ -156,7 +169,7 @@ class NamedReaders:
 
         Raises OSError, and ReaderError for a reader of too many queues.
         """
-        data = orjson.dumps(_to_json(reader)) + b"\n"
+        data = to_checked_json(_to_json(reader))
         if len(data) > _FILE_BYTES_MAX:
             raise ReaderError(
                 f"reader {reader.name}: {len(data):,} bytes of offsets, and its file may have {_FILE_BYTES_MAX:,}: read "

@@ -5,7 +5,8 @@ that it was written with, and every version can be read as a later one.
 
 The file `topics/<topic>/deleted` says up to which version the schema was deleted. These versions
 are no schema of the topic any more. Their files stay, because their numbers are never given out
-again: a message that was read before, or is sent late, still means what it meant.
+again: a message that was read before, or is sent late, still means what it meant. (Older packages
+wrote the bare number, without a checksum.)
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import errno
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import changing, check_changeable
 from commitlog.disk.schema_versions import names_in, schema_refused, schema_versions
@@ -49,13 +50,13 @@ class TopicSchema:
         ]
         arrow = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
         values = {"format": FORMAT_VERSION, "topic": self.topic, "version": self.version, "columns": columns}
-        return orjson.dumps({**values, "arrow": arrow}, option=orjson.OPT_INDENT_2) + b"\n"
+        return to_checked_json({**values, "arrow": arrow}, indented=True)
 
     @classmethod
     def from_bytes(cls, data: bytes, file: Path) -> TopicSchema:
         """Reads the content of a file. Raises StoreTooNew, StoreDamaged."""
         try:
-            values = orjson.loads(data)
+            values = from_checked_json(data, ("format", "topic", "version", "columns", "arrow"))
             if values["format"] > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {values['format']}, this package knows {FORMAT_VERSION}: upgrade it")
             columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(values["arrow"], validate=True)))
@@ -113,6 +114,11 @@ class TopicSchemas:
             known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
         return known
 
+    def check(self, topic: str) -> None:
+        """Reads the versions that count. Raises StoreDamaged, StoreTooNew, StoreRefused."""
+        for version in self._versions(topic):
+            self.version(topic, version)
+
     def undeleted(self, topic: str, version: int) -> TopicSchema | None:
         """One version, or None where the topic never had it, or was deleted since.
 
@@ -168,7 +174,9 @@ class TopicSchemas:
         with changing(self._directory, self._directory.topics_lock_file):
             versions = self._versions(topic, deleted=True)
             if versions:
-                self._replace(self._directory.topics_directory / topic / DELETED_FILE, b"%d\n" % versions[-1])
+                self._replace(
+                    self._directory.topics_directory / topic / DELETED_FILE, to_checked_json({"version": versions[-1]})
+                )
 
     def _replace(self, file: Path, data: bytes) -> None:
         try:

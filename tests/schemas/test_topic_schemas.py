@@ -161,6 +161,7 @@ def test_files_that_are_no_schema(made: HandMadeStore) -> None:
     declare(made, "orders", "id INT")
     file = made.path / "topics/orders/1.json"
     good = orjson.loads(file.read_bytes())
+    del good["crc32"]  # what an older package has written: only the fields themselves tell
     foreign = base64.b64encode(pa.schema({"a": pa.duration("s")}).serialize()).decode()
     for wrong in (
         b"",
