@@ -73,15 +73,24 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_list(kind):
         values = cast(column.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(column), values, kind, mask=mask)
-    if pa.types.is_decimal(kind) and pa.types.is_integer(column.type):
-        column = column.cast(_INTEGERS_AS_DECIMAL)  # Arrow asks for digits that the largest number would need
+    if pa.types.is_decimal(kind):
+        return _as_decimal(column, kind)
     made = column.cast(kind)
     if kind == pa.float32() and column.type == pa.float64():
         _refuse_new_infinities(column, made)
     return made
 
 
-_INTEGERS_AS_DECIMAL = pa.decimal128(20, 0)
+def _as_decimal(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Integers or decimals as a type of decimals.
+
+    Arrow's cast has two faults. Of an integer it asks for the digits of the largest one. And where
+    digits are added after the point, it may not see that the number has become too large, and gives
+    another number. With 76 digits there is room for all.
+    """
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.decimal128(20, 0))
+    return column.cast(pa.decimal256(76, kind.scale)).cast(kind)
 
 
 def _without_views(values: pa.Array) -> pa.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +64,7 @@ def read_rows(rows: Any) -> Columns | list[Any]:
         if is_frame(rows):
             count, columns = len(rows), columns_of_frame(rows)
         else:
+            _refuse_polars_own(rows)
             table = _as_arrow(rows)
             table.validate(full=True)
             count, columns = table.num_rows, list(zip(table.column_names, table.columns, strict=True))
@@ -80,6 +82,16 @@ def read_rows(rows: Any) -> Columns | list[Any]:
 def fit(rows: Columns | list[Any], schema: TopicSchema) -> pa.Table:
     """What `as_table` does, of rows that were read."""
     return _table_of_rows(rows, schema) if isinstance(rows, list) else _fitted(rows, schema)
+
+
+def _refuse_polars_own(rows: Any) -> None:
+    """Raises IllegalRow for what only Polars has. Of objects it would give the addresses."""
+    polars = sys.modules.get("polars")
+    if polars is None or not isinstance(rows, polars.DataFrame):
+        return
+    for name, kind in rows.schema.items():
+        if kind in (polars.Object, polars.Int128):
+            raise IllegalRow(f"column {name}: Arrow has no type for Polars' {kind}; cast it before")
 
 
 def _is_arrow(rows: Any) -> bool:

@@ -447,6 +447,8 @@ def test_what_a_null_hides_is_no_value() -> None:
         (pa.array([[1.0], None, [2.0, -1e39]]), "ARRAY<FLOAT>", "row 2, column c: .* is no ARRAY<FLOAT>: the largest"),
         (pa.array([1.0, 2.0, 1e39]).dictionary_encode(), "FLOAT", "row 2, column c: .* the largest FLOAT"),
         (pa.array([1, 2, 1000]), "DECIMAL(5,2)", "row 2, column c: 1000 is no DECIMAL"),
+        (pa.array([1, 2, 2**62]), "DECIMAL(38,30)", "row 2, column c: 4611686018427387904 is no DECIMAL"),
+        (pa.array([0, 0, 10**30], pa.decimal128(38, 1)), "DECIMAL(38,18)", r"row 2, column c: Decimal\('10{30}"),
         (pa.array([{"x": 1.0}, {"x": 2.0}, {"x": 1e39}]), "STRUCT<x: FLOAT>", "row 2, column c: .* the largest FLOAT"),
         (
             pa.array([[("a", 1.0)], [], [("a", 1e39)]], pa.map_(pa.string(), pa.float64())),
@@ -510,13 +512,18 @@ def test_a_table_that_says_not_null_and_has_nulls() -> None:
         (pd.DataFrame({"id": [1, "x"]}), "row 1, column id: 'x' is no INT: it takes an int"),
         (pd.DataFrame({"id": [object()]}), "row 0, column id: <object"),
         (pd.DataFrame({"id": pd.arrays.SparseArray([0, 1])}), "DataFrame of rows: Sparse"),
+        (pl.DataFrame({"raw": [object()]}), "column raw: Arrow has no type for Polars' Object; cast it before"),
+        (
+            pl.DataFrame({"id": [1]}, schema={"id": pl.Int128}),
+            "column id: Arrow has no type for Polars' Int128; cast it",
+        ),
         (pa.array([1, 2]), "Array of rows: "),
         (pl.Series([1]), "Series of rows: "),
     ],
 )
 def test_a_frame_that_does_not_fit(rows: Any, reason: str) -> None:
     with pytest.raises(IllegalRow, match=reason) as caught:
-        as_table(rows, topic("id INT"))
+        as_table(rows, topic("id INT, raw BINARY"))
     assert "\n" not in str(caught.value)
 
 
