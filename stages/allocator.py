@@ -22,6 +22,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased, lane_locked
 from commitlog.disk.store_directory import segment_name
+from commitlog.errors import CommitLogError
 from commitlog.shm.layout import Header, Lane
 from commitlog.shm.pool import remove_buffers
 from commitlog.stages.allocating.pool_watch import PoolWatch
@@ -76,9 +77,11 @@ class Allocator(BaseStage):
         """Removes files that a killed allocator had begun: they are no part of a log."""
         for number in self.directory.lane_numbers():
             tmp = self.directory.lane_directory(number).tmp
-            for name in self.channel.list(tmp):
-                if name.isdecimal():
+            try:
+                for name in filter(str.isdecimal, self.channel.list(tmp)):
                     self.channel.unlink(tmp / name)
+            except OSError as error:  # they take space only; the next start tries again
+                log.warning("lane %d: what a killed allocator had begun can't be removed: %s", number, error)
 
     def work(self) -> bool:
         """Makes one segment, the most urgent one. True when it has made one.
@@ -141,10 +144,10 @@ class Allocator(BaseStage):
         row = self.control.row(lane)
         size, start = row[Lane.SEGMENT_SIZE], row[Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
-        if self._retention.refuses() and not self._closes():
-            self.set_fault(lane, errno.ENOSPC)
-            return False
         try:
+            if self._retention.refuses() and not self._closes():
+                self.set_fault(lane, errno.ENOSPC)
+                return False
             self._make(lane, start, size)
         except OSError as error:
             self.set_fault(lane, error.errno or errno.EIO)
@@ -213,10 +216,16 @@ class Allocator(BaseStage):
             is_more = False
             try:
                 is_more = self._retention.retire()
-            except OSError as error:
+            except (OSError, CommitLogError) as error:
                 log.warning("old segments can't be looked for: %s", error)
             self._retention_at = now if is_more else now + self._retention_ns
-        self._retention.unlink_retired()
+        self._unlink_retired()
+
+    def _unlink_retired(self) -> None:
+        try:
+            self._retention.unlink_retired()
+        except OSError as error:
+            log.warning("old segments can't be deleted now: %s", error)
 
     def _is_idle(self, lane: int) -> bool:
         """Whether nobody leases a lane and nothing is left to do for it. Raises OSError."""
@@ -237,7 +246,7 @@ class Allocator(BaseStage):
         return row[Lane.WROTE] == row[Lane.FLUSHED]
 
     def on_stop(self) -> None:
-        self._retention.unlink_retired()  # the flusher has left, so `positions` says which segments are retired
+        self._unlink_retired()  # the flusher has left, so `positions` says which segments are retired
         self._watch.close()
         self._committer.close()
         self._flusher.close()

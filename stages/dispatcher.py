@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import resource
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.open_queues import open_most
 from commitlog.disk.queue_entries import by_topic
 from commitlog.disk.store_directory import segment_name
 from commitlog.errors import CommitLogError, CorruptRecord
@@ -31,12 +30,6 @@ from commitlog.shm.positions import count_entries, counted_entries, forget_entri
 from commitlog.stages.base_stage import BaseStage, main
 
 _SLICE_BYTES = 16 << 20
-_OTHER_DESCRIPTORS = 24
-"""Descriptors that a stage has open besides its queues.
-
-Queues get half of the limit without these, because a queue may have two files open, and lanes have
-their segments open.
-"""
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +67,7 @@ class Dispatcher(BaseStage):
         self._queue_bytes = self.config.dispatcher.queue_file_entries * 20
         self._state: dict[int, LaneDispatch] = {}
         self._synced_ns = LONG_AGO_NS
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._open_most = max(limit // 2 - _OTHER_DESCRIPTORS, 1) if limit != resource.RLIM_INFINITY else sys.maxsize
+        self._open_most = open_most()
         self._flushed, self._dispatched = self.lanes[:, Lane.FLUSHED], self.lanes[:, Lane.DISPATCHED]
 
     def on_reload(self) -> None:
@@ -290,8 +282,11 @@ class Dispatcher(BaseStage):
             except OSError as error:
                 self._go_back(lane, error)
                 continue
-            if state.entries < 0 and dispatched >= state.count_from:
-                self._count_anew(lane, state, dispatched)
+            try:
+                if state.entries < 0 and dispatched >= state.count_from:
+                    self._count_anew(lane, state, dispatched)
+            except (OSError, CommitLogError) as error:  # nothing relies on the count: the next sync tries again
+                log.warning("lane %d: the entries of its consume queues can't be counted now: %s", lane, error)
             row[Lane.DISPATCH_SYNCED] = dispatched
 
     def _count_anew(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
@@ -315,8 +310,9 @@ class Dispatcher(BaseStage):
         """The mapped segment that begins at `start`. The lane's next record is in it."""
         state = self._state[lane]
         if state.segment is None or state.segment.start != start:
-            if state.segment is not None:
+            if state.segment is not None:  # first: the next one may be refused for want of a descriptor
                 state.segment.close()
+                state.segment = None
             path = self.directory.lane_directory(lane).segment_path(start)
             state.segment = MappedFile(path, start, size, self.channel)
         return state.segment

@@ -342,7 +342,8 @@ class Retention:
     def unlink_retired(self) -> None:
         """Unlinks retired segments, as far as each lane's `positions` durably says that they are.
 
-        It costs little where there is nothing to unlink.
+        It costs little where there is nothing to unlink. Raises OSError where the lanes can't be
+        listed.
         """
         for lane in self.directory.lane_numbers():
             if lane >= LANE_ROWS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 import commitlog
 from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.layout import Lane
+from tests.builders.killed import kill_store
 from tests.children import in_child
 from tests.faults.bench import Bench, bench
 from tests.faults.channel import Rule
@@ -82,7 +86,10 @@ def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -
 
 @pytest.mark.nightly
 def test_a_low_limit_of_descriptors_stops_no_dispatch(tmp_path: Path) -> None:
-    """A store whose processes may have a hundred files each, and three hundred topics."""
+    """A store whose processes may have a hundred files each, and three hundred topics.
+
+    It can be started again with them: after a kill with its pool, and without.
+    """
 
     def run() -> str:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
@@ -91,6 +98,13 @@ def test_a_low_limit_of_descriptors_stops_no_dispatch(tmp_path: Path) -> None:
                 producer.send(f"t{number % 300}", b"%d" % number)
             producer.flush(timeout=60)
             wait_until(lambda: producer.statistics().dispatched_records == 900, "all to be dispatched")
+        for keeps_pool in (True, False):
+            kill_store(commitlog.Store.open(tmp_path / "store", SMALL))
+            if not keeps_pool:
+                place = StoreDirectory(tmp_path / "store").load().pool
+                assert place is not None
+                shutil.rmtree(place.directory)
+        assert commitlog.Store.open(tmp_path / "store", SMALL).close().drained
         return "done"
 
     assert in_child(run) == "done"
@@ -112,3 +126,43 @@ def test_a_closed_queue_that_was_removed_is_built_anew(tmp_path: Path) -> None:
         queue = ConsumeQueue(removed)
         assert queue.entries(0, 10)["size"].all()
         queue.close()
+
+
+def test_a_dispatcher_without_descriptors_goes_on_when_it_has_some(tmp_path: Path) -> None:
+    """It can't open the next segment, and has to go back to the one that it has closed for it."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        for number in range(100):
+            made.turn("allocator", "flusher", "committer", "flusher")
+            producer.send("t", b"%d" % number + bytes(1000))
+        made.turn("allocator", "flusher", "committer", "flusher")
+        dispatcher = made.stages["dispatcher"]
+        made.faults.set(
+            Rule("open", "/commitlog/00000000000000065536", errno.EMFILE, stage="dispatcher"),
+            Rule("fdatasync", "/consumequeue/", errno.EIO, stage="dispatcher", name="sync"),
+        )
+        dispatcher.work()
+        dispatcher._sync()
+        assert made.faults.hits("sync")
+        assert made.lane(Lane.DISPATCHED) == 0
+        dispatcher.work()
+        assert made.lane(Lane.DISPATCHER_FAULT) == errno.EMFILE
+        made.faults.clear()
+        made.settle()
+        assert made.lane(Lane.DISPATCHED) == made.lane(Lane.WROTE)
+
+
+def test_the_queues_that_are_open_leave_descriptors_for_others(tmp_path: Path) -> None:
+    """A recovery has at most half of the descriptors open, whatever the number of topics."""
+
+    def run() -> str:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        queues = OpenQueues(DISK, 20_000)
+        for number in range(300):
+            queues.get(tmp_path / f"consumequeue/t{number}/0").place([0], [number], [100], [0])
+            assert len(os.listdir("/proc/self/fd")) < 120
+        queues.sync()
+        queues.close()
+        return "done"
+
+    assert in_child(run) == "done"
