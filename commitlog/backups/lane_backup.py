@@ -17,7 +17,9 @@ trimmed.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,8 +98,18 @@ class LaneBackup:
                 return
 
     def _read(self, path: Path, at: int, count: int) -> bytes:
-        with self.channel.opened(path) as fd:
-            return self.channel.pread(fd, count, at)
+        """Some bytes of a segment; one that is too short is filled up with zeros."""
+        fd = self._open(path)
+        try:
+            return self.channel.pread(fd, count, at).ljust(count, b"\0")
+        finally:
+            self.channel.close(fd)
+
+    def _open(self, path: Path) -> int:
+        """Opens a segment. Raises FileNotFoundError, also where something else is in its place."""
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+        return self.channel.open(path)
 
     # ---- copying --------------------------------------------------------------------------------
 
@@ -137,7 +149,7 @@ class LaneBackup:
         while (start := self._next(there, done)) is not None:
             done.add(start)
             try:
-                source = self.channel.open(self.source.directory.segment_path(start))
+                source = self._open(self.source.directory.segment_path(start))
             except FileNotFoundError:
                 if not self.source.is_retired(start):  # it is lost, and the check says so
                     self._check_from = min(self._check_from, start)

@@ -9,6 +9,7 @@ from commitlog.disk.locks import is_running, poll
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
+from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
 
@@ -69,8 +70,9 @@ class LaneSource:
         than the log, and named readers may be further. Good records that follow are the log's.
         """
         segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
-        self.first, recorded = limits.first or segments.first, limits.flushed
-        for piece in LogScan(segments, self.number).pieces(max(limits.dispatched, self.first)):
+        log, recorded = LogScan(segments, self.number), limits.flushed
+        self.first = begin_of_log(log, limits.first if recorded else None)
+        for piece in log.pieces(max(limits.dispatched, self.first)):
             if not isinstance(piece, Gap):
                 self.end = max(self.end, piece.buffer_start + piece.stop_position)
             elif piece.start >= recorded or (piece.last and piece.is_unfinished(recorded)):

@@ -9,7 +9,9 @@ its file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ import pyarrow as pa
 
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file import map_segment
-from commitlog.errors import DamagedFile
 from commitlog.record.byte_ranges import ByteArray, Ints, gather
 
 MAPPINGS_MAX = 128
@@ -63,16 +64,22 @@ class SegmentCache:
         """The mapped segment file.
 
         If the file is too short, this is a copy that ends in zeros, and it is not kept. Raises
-        FileNotFoundError (retention removed the file), DamagedFile (it is too long).
+        FileNotFoundError: retention removed the file, or there is a link or a directory in its
+        place.
         """
-        fd = self.channel.open(path)
+        try:
+            fd = self.channel.open(path)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _no_file(path) from error
+            raise
         try:
             facts = os.fstat(fd)
             key = facts.st_dev, facts.st_ino
             segment = self._mapped.get(key)
             if segment is None or segment.path != path:
-                if facts.st_size > segment_bytes:
-                    raise DamagedFile(f"{path}: {facts.st_size:,} bytes, a segment of this log has {segment_bytes:,}")
+                if not stat.S_ISREG(facts.st_mode):
+                    raise _no_file(path)
                 segment = Segment(path, start, fd, facts.st_size, segment_bytes, self.channel)
                 if facts.st_size < segment_bytes:
                     return segment
@@ -99,6 +106,10 @@ class SegmentCache:
 
     def clear(self) -> None:
         self._mapped.clear()
+
+
+def _no_file(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "no regular file", str(path))
 
 
 SEGMENTS = SegmentCache()

@@ -14,7 +14,8 @@ from pathlib import Path
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import DamagedFile
 
-_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENODEV)
+NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENODEV)
+"""The errors of a segment's path that is a link, a pipe or a directory."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -40,8 +41,8 @@ class MappedFile:
     bytes.
 
     For a file that is too short (`is_whole` is false) `view` is a copy that ends in zeros, so that
-    its good records can be read. Raises FileNotFoundError. Raises DamagedFile where the file is too
-    long, or is a link, a pipe or a directory.
+    its good records can be read. Of one that is too long it is the begin, which has all records.
+    Raises FileNotFoundError. Raises DamagedFile where it is a link, a pipe or a directory.
     """
 
     def __init__(self, path: Path, start: int, size: int, channel: FileChannel = DISK) -> None:
@@ -49,12 +50,10 @@ class MappedFile:
         try:
             with channel.opened(path) as fd:
                 actual = channel.size(fd)
-                if actual > size:
-                    raise DamagedFile(f"{path}: {actual:,} bytes, a segment of this log has {size:,}")
-                self.is_whole = actual == size
+                self.is_whole = actual >= size
                 self._mapping = map_segment(fd, actual, size, channel)
         except OSError as error:
-            if error.errno in _NO_FILE:
+            if error.errno in NO_FILE:
                 raise DamagedFile(f"{path}: no regular file; put the segment in its place") from error
             raise
         self.view = memoryview(self._mapping)

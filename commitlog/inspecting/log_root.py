@@ -30,8 +30,6 @@ class LogRoot:
     """Log offset up to which the consume queues are complete; 0 where that is not known."""
     flushed: int | None = None
     """Log offset up to which the log was synced: its recorded end; None where it is not known."""
-    first: int = 0
-    """The recorded start of the log. Retention records it before it removes anything."""
     ends_whole: bool = False
     """Whether a record ends at `flushed`: where not all is flushed, one may go on behind it."""
 
@@ -109,7 +107,5 @@ def _lane_roots(
             roots.append(LogRoot(path, number, size))
         else:
             end = known.flushed_where
-            roots.append(
-                LogRoot(path, number, size, None, known.dispatched_where, end, known.first_where, known.drained)
-            )
+            roots.append(LogRoot(path, number, size, None, known.dispatched_where, end, known.drained))
     return roots, findings

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, queue_directories
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
@@ -23,7 +24,8 @@ from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.inspecting.state_files import damaged_state_files
-from commitlog.reading.log_scan import Gap
+from commitlog.reading.log_begin import begin_of_log
+from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
@@ -131,9 +133,7 @@ class _Check:
         for path, reason in segments.findings:
             self._add_finding(path, 0, reason)
         first = end = segments.first
-        if self.root.flushed is not None and self.root.limit is None and self.root.first < first:
-            missing = segments.segment_path(segment_start(self.root.first, segments.size))
-            self._add_finding(missing, self.root.first, f"the files of [{self.root.first:,}, {first:,}) are missing")
+        self._check_begin(scan)
         try:
             for piece in scan.pieces(segments.first):
                 if isinstance(piece, Gap):
@@ -169,6 +169,22 @@ class _Check:
             self.more += 1
 
     # ---- the log --------------------------------------------------------------------------------
+
+    def _check_begin(self, scan: LogScan) -> None:
+        """Reports what is missing before the first file, and was not deleted by retention.
+
+        The positions are read after the files were listed: they say what is deleted before it goes.
+        """
+        if self.root.lane is None:
+            return
+        segments, lane_directory = scan.segments, LaneDirectory(self.root.path, self.root.lane)
+        known = PositionsFile(lane_directory, "", self.channel).load()
+        begin = begin_of_log(scan, None if known is None else known.first_where)
+        if begin < segments.first and segments.starts:
+            path = segments.segment_path(segment_start(begin, segments.size))
+            reason = f"the files of [{begin:,}, {segments.first:,}) are missing"
+            unknown = ", or were deleted: no `positions` are there to tell" if known is None else ""
+            self._add_finding(path, begin, reason + unknown)
 
     def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit

@@ -37,11 +37,13 @@ from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import DamagedFile, RecoveryError
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
+from commitlog.opening.lost_files import gaps_of_files
 from commitlog.opening.lowered_marks import lower_marks
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.indexed_offsets import IndexedOffsets
+from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.layout import BLANK_BYTES
@@ -160,6 +162,8 @@ class _Recovery:
         self.queue_check, self.queue_repair = QueueCheck(self.queue_files), QueueRepair(self.queue_files)
         self.store_id, self.positions = store_id, PositionsFile(lane_directory, store_id, channel)
         self.findings: list[str] = []
+        self.too_short: list[int] = []
+        """Starts of the segment files that were too short."""
         self.stopped_properly = not lane_directory.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
@@ -171,12 +175,17 @@ class _Recovery:
         for path, reason in segments.findings:
             self._find(f"{path}: {reason}")
         log = LogScan(segments, self.lane, progress=self._progress)
-        positions = self._load_positions(segments)
-        self._finish_deletion(segments, positions)
+        recorded = self._recorded()
+        if recorded is not None:
+            self._finish_deletion(segments, recorded)
+        positions = self._positions_of(log, recorded)
         flushed = max(
             positions.flushed_where, self._flushed_by_age(log), self._stopped_at(segments, positions.flushed_where)
         )
         walked, dispatched = self._walk(log, positions, max(flushed, known_end))
+        walked_from = segment_start(max(positions.dispatched_where - 1, 0), self.size)
+        for gap in gaps_of_files(log, positions.first_where, walked_from, self.too_short):
+            self._note_corruption(replace(gap, end=self._resume_at(flushed, segments)) if gap.last else gap)
         for gap in walked.corrupt:
             self._note_corruption(gap)
         self._cut(log, walked)
@@ -187,7 +196,7 @@ class _Recovery:
         for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
             self._find(finding)
         self.queue_repair.finish()
-        first = segments.first if segments.starts else walked.end
+        first = positions.first_where
         offsets = IndexedOffsets(self.lane_directory, self.size, walked.end, -1, self.channel, self.store_id)
         for finding in lower_marks(offsets, first, dispatched):
             self._find(finding)
@@ -253,6 +262,7 @@ class _Recovery:
                 f"{self.lane_directory.commitlog}: segments of {sizes.pop():,} bytes, store.json says {self.size:,}; correct "
                 f"segment_bytes there"
             )
+        self.too_short = [start for start, length in segments.wrong_sizes.items() if length < self.size]
         for start, length in segments.wrong_sizes.items():
             with self.channel.opened(segments.segment_path(start), write=True) as fd:
                 if length > self.size:
@@ -265,17 +275,19 @@ class _Recovery:
                 f"{segments.segment_path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit"
             )
 
-    def _load_positions(self, segments: MappedFileQueue) -> Positions:
-        """The recorded positions; zeros where there are none, which only means a longer walk."""
-        positions = self._recorded()
-        if positions is None:
-            if segments.starts and segments.first == 0:
-                self._note_long_walk(segments)
-            return Positions(0, 0, 0, 0, 0, False)
-        if segments.first > positions.first_where and segments.starts:
-            reason = f"the files of [{positions.first_where:,}, {segments.first:,}) are missing"
-            self._note_corruption(Gap(positions.first_where, segments.first, "", reason, False, False, 0))
-        return positions
+    def _positions_of(self, log: LogScan, recorded: Positions | None) -> Positions:
+        """The recorded positions, with where the log begins.
+
+        Without a record they are where it begins, which only means a longer walk.
+        """
+        first = begin_of_log(log, recorded.first_where if recorded else None)
+        if recorded is not None:
+            return replace(recorded, first_where=first)
+        segments = log.segments
+        if segments.end - segments.first > self.size:
+            self.report(f"lane {self.lane}: no record of positions; its whole log is checked")
+        flushed = segments.first if segments.starts else 0  # what comes before the first file was durable before it
+        return Positions(0, max(flushed, first), first, first, 0, False)
 
     def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
         """Removes retired segments again that came back and leave a hole.
@@ -301,10 +313,6 @@ class _Recovery:
         for finding in self.positions.findings:
             self._find(finding)
         return found
-
-    def _note_long_walk(self, segments: MappedFileQueue) -> None:
-        if segments.end - segments.first > self.size:
-            self.report(f"lane {self.lane}: no record of positions; its whole log is checked")
 
     def _flushed_by_age(self, log: LogScan) -> int:
         """A log offset below which all was flushed.
@@ -338,29 +346,30 @@ class _Recovery:
         The walk begins at the recorded `dispatched`. Where that offset or the queues are doubtful,
         it begins at the first segment, and builds the queues.
         """
-        first, dispatched = log.segments.first, positions.dispatched_where
+        first, dispatched = positions.first_where, positions.dispatched_where
         known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries)
         if known and (dispatched > 0 or not log.segments.starts):
-            walked = self._walk_from(log, dispatched, flushed, build=False)
+            walked = self._walk_from(log, positions, flushed, build=False)
             if walked.met_dispatched and walked.queues_right:
                 if any(gap.end > dispatched for gap in walked.corrupt):  # a dispatcher would not get past it
-                    walked = self._walk_from(log, dispatched, flushed, build=True)
+                    walked = self._walk_from(log, positions, flushed, build=True)
                     dispatched = walked.end
                 return walked, min(dispatched, walked.end)
         for finding in self.queue_check.findings:
             self._find(finding)
         self.queue_repair.begin_rebuild(first)
-        walked = self._walk_from(log, first, flushed, build=True)
+        walked = self._walk_from(log, replace(positions, dispatched_where=first), flushed, build=True)
         return walked, walked.end
 
-    def _walk_from(self, log: LogScan, dispatched: int, flushed: int, *, build: bool) -> _Walked:
-        """Walks the log from `dispatched` on, and judges every gap.
+    def _walk_from(self, log: LogScan, positions: Positions, flushed: int, *, build: bool) -> _Walked:
+        """Walks the log from the recorded `dispatched` on, and judges every gap.
 
         `build` places the consume queue entries of all records that are kept.
         """
         # The walk begins with a segment, which proves the place. Where `dispatched` is a segment's
         # start, the walk begins with the segment before it, to find the time of the last record.
-        start = max(segment_start(dispatched - 1, self.size), log.segments.first)
+        dispatched = positions.dispatched_where
+        start = max(segment_start(dispatched - 1, self.size), positions.first_where)
         walked = _Walked(end=start, met_dispatched=dispatched == start)
         self.queue_repair.gaps = walked.corrupt  # lost queue offsets get entries that name these ranges
         for piece in log.pieces(start):

@@ -49,7 +49,7 @@ class SegmentAges:
         if what not in answers:
             try:
                 answers[what] = self._first_in(lane, start) if what == "oldest" else self._last_in(lane, start, end)
-            except FileNotFoundError:
+            except (FileNotFoundError, DamagedFile):
                 answers[what] = 0  # there is no file: it may be deleted for its age
             except (OSError, CommitLogError) as error:
                 log.warning("lane %d, segment %d: its age is not known: %s", lane, start, error)

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -369,8 +371,10 @@ class Retention:
         names = [name for name in self.channel.list(lane_directory.commitlog) if is_segment_name(name)]
         old = [name for name in names if int(name) + self._size <= below]
         for name in old:
+            path = lane_directory.commitlog / name
             with contextlib.suppress(FileNotFoundError):  # another process was quicker
-                self.channel.unlink(lane_directory.commitlog / name)
+                if not stat.S_ISDIR(os.lstat(path).st_mode):  # a directory in a segment's place keeps no other
+                    self.channel.unlink(path)
         if old:
             self.channel.sync_directory(lane_directory.commitlog)
         for topic in self.channel.list(lane_directory.consumequeue):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
@@ -81,8 +82,9 @@ class LaneReader:
     def read_into(self, room: memoryview, where: int) -> int:
         """Fills `room` from `where` on, and returns how many bytes it has now.
 
-        All of them are in one segment; at the limit there are none. Raises FileNotFoundError where
-        retention has deleted the segment, and OSError.
+        All of them are in one segment; at the limit there are none. Of a segment that is lost, as a
+        start has noted, they are zeros: the replica has the note too. Raises FileNotFoundError
+        where retention has deleted the segment, and OSError.
         """
         size = self.log.size
         start = segment_start(where, size)
@@ -91,7 +93,12 @@ class LaneReader:
             return 0
         if start != self._start:
             self.close()
-            self._fd = self._channel.open(self.log.directory.segment_path(start))
+            path = self.log.directory.segment_path(start)
+            is_lost = path.is_symlink() or not path.is_file()
+            if is_lost and self.log.first <= where and is_noted(self.log.directory, where):
+                room[:count] = bytes(count)
+                return count
+            self._fd = self._channel.open(path)
             self._start = start
         return self._channel.pread_into(self._fd, room[:count], where - start)
 

@@ -26,11 +26,21 @@ def test_read_only(path: Path) -> None:
     assert mapped.close()
 
 
-@pytest.mark.parametrize("size", [0, 4095])
-def test_a_file_that_is_too_long(path: Path, size: int) -> None:
-    """It is no segment of this log, and is refused by name."""
-    with pytest.raises(DamagedFile, match=path.name):
-        MappedFile(path, 8192, size)
+def test_a_file_that_is_too_long(path: Path) -> None:
+    """Its first bytes are the segment: they may have all of its records."""
+    mapped = MappedFile(path, 8192, 4095)
+    assert mapped.is_whole
+    assert bytes(mapped.view) == path.read_bytes()[:4095]
+    assert mapped.close()
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_what_is_no_file(path: Path, kind: str) -> None:
+    """It is named, like a segment that is damaged."""
+    other = path.with_name(f"{0:020d}")
+    other.mkdir() if kind == "directory" else other.symlink_to(path)
+    with pytest.raises(DamagedFile, match=other.name):
+        MappedFile(other, 0, 8192)
 
 
 @pytest.mark.parametrize("size", [4097, 8192])
