@@ -543,11 +543,11 @@ def store_moved(path: Path, pool: Path) -> StoreMoved:
     )
 
 
-def refusal(error: OSError, path: Path) -> CommitLogError:
-    """The error of a start that the system has refused."""
+def refusal(error: OSError, path: Path, doing: str = "starting the store") -> CommitLogError:
+    """The error of a start, or of something else with a store, that the system has refused."""
     place = error.filename or path
     if error.errno and error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
-        return disk_error(error.errno, f"{place}: starting the store")
+        return disk_error(error.errno, f"{place}: {doing}")
     return StoreRefused(f"{place}: {error.strerror or error}; check the file system, its owner and permissions")
 
 

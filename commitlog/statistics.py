@@ -7,12 +7,14 @@ counts from 0.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field, replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.locks import holder_of, is_leased, is_running
 from commitlog.disk.replica_mark import load_mark, superseded_by
+from commitlog.errors import disk_error, is_refusal
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.pool import available_buffers
@@ -163,7 +165,16 @@ class ReaderStatistics:
 
 
 def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStatistics:
-    """What the store of a view has done until now."""
+    """What the store of a view has done until now. Raises DiskError where it can't be looked at."""
+    try:
+        return _store_statistics(view, clock)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        raise disk_error(error.errno or errno.EIO, f"{view.path}: looking at the store") from error
+
+
+def _store_statistics(view: StoreView, clock: Clock) -> StoreStatistics:
     control, now = view.control, clock.monotonic_ns()
     running = is_running(view.directory, control.region.path.parent if control else None)
     mark = load_mark(view.directory)

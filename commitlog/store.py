@@ -30,6 +30,7 @@ from commitlog.errors import (
     StoreRefused,
     StoreRunning,
     StoreStopped,
+    refusal,
     refuse_copy,
 )
 from commitlog.status import StopReport
@@ -123,14 +124,17 @@ class Store:
             raise StoreRefused(f"{str(directory.path)!a}: a store's path is UTF-8; choose another one") from None
         check_free(_NEEDED_DESCRIPTORS, f"{directory.path}: to start the stages")
         occupy_standard_descriptors()  # otherwise a pipe to the supervisor could get such a number
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "commitlog.stages.supervisor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            # numpy's threads are never used, and take a third of a stage's start
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "commitlog.stages.supervisor"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                # numpy's threads are never used, and take a third of a stage's start
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+        except OSError as error:  # no process, no memory
+            raise refusal(error, directory.path) from error
         assert process.stdin is not None
         assert process.stdout is not None
         try:

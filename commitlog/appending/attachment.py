@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -9,7 +10,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from commitlog.appending.lease import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.appending.sockets import Sockets
@@ -27,12 +27,14 @@ from commitlog.errors import (
     StoreNotRunning,
     StoreStopped,
     disk_error,
+    refusal,
     store_killed,
     store_moved,
 )
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import Header, Lane, Stage
 from commitlog.shm.pool import free_bytes
+from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError
 
 _NEEDED_DESCRIPTORS = 24
@@ -55,7 +57,8 @@ log = logging.getLogger(__name__)
 class Attachment:
     """A producer's connection to its store.
 
-    Raises StoreNotFound, StoreNotRunning, StoreRefused, StoreSuperseded, NotEnoughDescriptors.
+    Raises StoreNotFound, StoreNotRunning, StoreRefused, StoreSuperseded, NotEnoughDescriptors,
+    DiskError.
 
     Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word;
     `forked`, whether this is the copy in a forked child. The sockets of a copy in a child belong to
@@ -66,25 +69,17 @@ class Attachment:
         self.directory = StoreDirectory(path, channel)
         self.channel, self.clock = channel, clock
         check_free(_NEEDED_DESCRIPTORS, f"{self.directory.path}: a producer")
-        occupy_standard_descriptors()
-        self.facts = self.directory.load()
-        self.directory.check_owner()
-        check_changeable(self.directory)
-        self.config = Config.from_json(self.facts.config)
-        control = attach_control(self.directory, self.facts, writable=True)
-        if (
-            control is None
-            or self.facts.pool is None
-            or not is_running(self.directory, Path(self.facts.pool.directory))
-        ):
-            if control:
-                control.close()
-            raise StoreNotRunning(
-                f"{self.directory.path}: its stages are not running: start them with `commitlog run "
-                f"{self.directory.path}`, or use commitlog.Store.open(path)"
-            )
-        self.control, self.words = control, control.words
-        self.pool = Path(self.facts.pool.directory)
+        try:
+            occupy_standard_descriptors()
+            self.facts = self.directory.load()
+            self.directory.check_owner()
+            check_changeable(self.directory)
+            self.config = Config.from_json(self.facts.config)
+            self.control = control = self._attach()
+        except OSError as error:
+            raise refusal(error, self.directory.path, "making a producer") from error
+        self.words = control.words
+        self.pool = control.region.path.parent
         self.sleep_at = control.stage_row_at("committer") + Stage.SLEEP
         replicated = (REPLICATED_NOTICES,) if self.config.replication.enabled else ()
         self._sockets = Sockets(self.pool, control, (FLUSHED_NOTICES, *replicated))
@@ -95,6 +90,23 @@ class Attachment:
         self._lane: int | None = None
         self.forked = False
         _ATTACHMENTS.add(self)
+
+    def _attach(self) -> ControlRegion:
+        """The control region of the running store.
+
+        Raises StoreNotRunning, DiskError, OSError.
+        """
+        control = attach_control(self.directory, self.facts, writable=True)
+        if control is not None:
+            with contextlib.ExitStack() as undo:
+                undo.callback(control.close)
+                if is_running(self.directory, control.region.path.parent):
+                    undo.pop_all()
+                    return control
+        raise StoreNotRunning(
+            f"{self.directory.path}: its stages are not running: start them with `commitlog run "
+            f"{self.directory.path}`, or use commitlog.Store.open(path)"
+        )
 
     def lease(self) -> Lease:
         """Leases the first free lane, and prepares it for appending.

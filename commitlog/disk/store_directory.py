@@ -22,6 +22,7 @@ STORE/
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -34,7 +35,15 @@ from typing import Any
 from commitlog.config import SECTIONS
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import IllegalArgument, StoreDamaged, StoreNotFound, StoreRefused, StoreTooNew
+from commitlog.errors import (
+    IllegalArgument,
+    StoreDamaged,
+    StoreNotFound,
+    StoreRefused,
+    StoreTooNew,
+    disk_error,
+    is_refusal,
+)
 from commitlog.shm.layout import LANE_ROWS
 
 FORMAT_VERSION = 1
@@ -247,7 +256,10 @@ class StoreDirectory:
         return sorted(number for number in numbers if number < LANE_ROWS)
 
     def load(self) -> StoreFacts:
-        """Reads `store.json`. Raises StoreNotFound, StoreRefused, StoreDamaged, StoreTooNew."""
+        """Reads `store.json`.
+
+        Raises StoreNotFound, StoreRefused, StoreDamaged, StoreTooNew, DiskError.
+        """
         self.check_path()
         try:
             data = self.channel.read_file(self.file)
@@ -258,6 +270,8 @@ class StoreDirectory:
                 ) from None
             raise StoreNotFound(f"{self.path}: {self._why_not_found()}") from None
         except OSError as error:
+            if is_refusal(error):
+                raise disk_error(error.errno or errno.EIO, f"{self.file}: reading it") from error
             raise StoreRefused(f"{self.file}: {error.strerror}; check owner and permissions") from error
         return StoreFacts.from_bytes(data, self.file)
 

@@ -5,16 +5,21 @@ The result is a named error or no difference, and never an abort.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
+import mmap
 import os
 import pickle
 import resource
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
 
@@ -121,6 +126,48 @@ def test_a_machine_without_memory_for_descriptors(tmp_path: Path, monkeypatch: p
         _work(producer, b"x")
         with pytest.raises(errors.NotEnoughDescriptors):
             commitlog.Producer(store.path)
+
+
+@pytest.mark.parametrize("code", with_nightly([errno.ENFILE], [errno.EMFILE, errno.ENOMEM, errno.EIO]))
+def test_any_call_that_the_system_refuses_is_an_error_by_name(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a producer that is made, and of statistics: each open of a file, and each mapping."""
+    calls = 0
+
+    def refusing(call: Any, at: int) -> Any:
+        def refuse(*arguments: Any, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise OSError(code, os.strerror(code))
+            return call(*arguments, **more)
+
+        return refuse
+
+    def is_refused(module: ModuleType, name: str, at: int, action: Callable[[], object]) -> bool:
+        nonlocal calls
+        calls = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, refusing(getattr(module, name), at))
+            with contextlib.suppress(errors.DiskError):
+                action()
+        return calls >= at
+
+    with commitlog.Store.open(tmp_path / "store", CONFIG) as store:
+        for module, name in ((os, "open"), (mmap, "mmap")):
+            for action in (lambda: commitlog.Producer(store.path).close(), store.statistics):
+                refused = next(at for at in count(1) if not is_refused(module, name, at, action)) - 1
+                assert refused >= 1
+
+
+def test_a_start_without_a_process_is_an_error_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("commitlog.store.subprocess.Popen", refuse)
+    with pytest.raises(errors.NotEnoughMemory, match="starting the store"):
+        commitlog.Store.open(tmp_path / "store", CONFIG)
 
 
 def test_a_start_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> None:
