@@ -127,9 +127,9 @@ class RowProducer:
         IllegalArgument.
         """
         how, sending = HowToSend(max_rows=max_rows, wait=False, compression=compression), self._sending()
-        sending.prepare(topic)
+        take = sending.taking(topic, self.message_bytes_max)
         send = partial(sending.send_counted, self, topic, how=how)
-        return RowWriter(send, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
+        return RowWriter(take, send, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
 
     def _sending(self) -> RowSending:
         found = self._row_sending

@@ -18,10 +18,13 @@ from commitlog.record.row_headers import (
     SCHEMA_HEADER,
 )
 from commitlog.schemas.row_batches import fit, messages, read_rows
+from commitlog.schemas.single_rows import SingleRows, Taken
 from commitlog.schemas.topic_schemas import TopicSchema
 
 OVERHEAD_BYTES = 4096
 """What a record is expected to take besides its value."""
+TakeRow = Callable[[Any], Taken]
+"""Checks and copies a row. Raises IllegalRow."""
 
 
 def _may_round(schema: TopicSchema) -> bool:
@@ -43,12 +46,28 @@ class RowSending:
         """The topic's schema as it was when it was first asked for. Raises NoSchema."""
         return self._latest.get(topic) or self._look(topic)
 
-    def prepare(self, topic: str) -> None:
-        """Imports what Arrow needs for rows: when the interpreter ends, that is too late.
+    def taking(self, topic: str, message_bytes_max: int) -> TakeRow:
+        """What takes single rows for the topic.
 
+        It also imports what Arrow needs for rows: when the interpreter ends, that is too late.
         Raises what `schema` raises.
         """
         self._table(topic, [])
+        bytes_max = message_bytes_max - OVERHEAD_BYTES
+        rows = SingleRows(self.schema(topic), bytes_max)
+
+        def take(row: Any) -> Taken:
+            nonlocal rows
+            try:
+                return rows.take(row)
+            except IllegalRow as error:
+                latest = self._look(topic)  # somebody may have added a column meanwhile
+                if latest.version == rows.schema.version:
+                    raise IllegalRow(str(error).removeprefix("row 0, ").removeprefix("row 0: "), 0) from None
+            rows = SingleRows(latest, bytes_max)
+            return take(row)
+
+        return take
 
     def _look(self, topic: str) -> TopicSchema:
         latest = self._latest[topic] = self._required(topic, "send values by `send`")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from copy import copy
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commitlog.appending.program_end import close_at_end
 from commitlog.errors import (
@@ -18,6 +17,9 @@ from commitlog.errors import (
     ProducerClosed,
     RecordError,
 )
+
+if TYPE_CHECKING:
+    from commitlog.schemas.single_rows import Taken
 
 SendRows = Callable[[list[Any]], Iterator[int]]
 """Appends rows to the log, and yields how many more of them are in it after each message."""
@@ -31,21 +33,30 @@ class RowWriter:
     the oldest one has waited for `linger_ms`, and by `flush` and `close`. Leaving a with-block
     closes it.
 
-    A row that does not fit the schema, or is too large for a message, is refused alone, by
-    IllegalRow or MessageTooLarge: the rows around it are sent. A thread sends what has waited for
-    `linger_ms`; what it meets, the next call raises, and until then the thread rests.
+    A row that does not fit the schema, or is too large for a message, is refused by the `append`
+    that brings it: IllegalRow, MessageTooLarge. The rows before and after it are sent. A thread
+    sends what has waited for `linger_ms`; what it meets, the next call raises, and until then the
+    thread rests.
 
     Threads may share a writer, and a signal handler may use it. After a KeyboardInterrupt in a call
     the rows of one message may be in the log and collected still: then they are sent twice.
     """
 
-    def __init__(self, send: SendRows, flush: Callable[[float | None], None], linger_ms: float, max_rows: int) -> None:
+    def __init__(
+        self,
+        take: Callable[[Any], Taken],
+        send: SendRows,
+        flush: Callable[[float | None], None],
+        linger_ms: float,
+        max_rows: int,
+    ) -> None:
         if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
             raise IllegalArgument(f"linger_ms={linger_ms!r}: it is a number of milliseconds from 0 on")
-        self._send, self._flush, self._max_rows = send, flush, max_rows
+        self._take, self._send, self._flush, self._max_rows = take, send, flush, max_rows
         self._linger_seconds = min(linger_ms / 1000, threading.TIMEOUT_MAX)
         self._rows: list[Any] = []
         self._error: Exception | None = None
+        self._refused: list[RecordError] = []
         self._closed = self._forked = self._is_sending = self._is_idle = False
         self._lock = threading.RLock()  # lets in a signal handler of the thread that holds it
         self._changed = threading.Condition(self._lock)
@@ -55,25 +66,42 @@ class RowWriter:
     def append(self, row: Any = None, /, **columns: Any) -> None:
         """Collects one row: its columns by name, or a dictionary, a dataclass or a model.
 
-        The row is not accepted yet. It is copied, but what lists and dictionaries in it have must
-        not change before it is. Raises what sending the rows before it raises, and then this row is
-        not collected. Raises ProducerClosed after `close`, and IllegalArgument.
+        The row is not accepted yet. It is copied, with all that is in it: the caller may change its
+        own. Whatever this raises, the row is not collected, and all others are kept.
+
+        Raises:
+        - IllegalRow: the row does not fit the topic's schema. MessageTooLarge: no message holds it.
+        - what sending the rows before it raises. It may be tried again then
+        - ProducerClosed after `close`, and IllegalArgument
         """
         if row is not None and columns:
             raise IllegalArgument("append takes a row or its columns by name, not both")
+        taken, is_large = self._take(columns if row is None else row)  # outside of the lock: it may run the user's code
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
-            if len(self._rows) >= self._max_rows:
+            if len(self._rows) >= self._max_rows or is_large:
                 self._send_all()
             if self._thread is None:
                 self._start_thread()
-            self._rows.append(columns if row is None else row.copy() if type(row) is dict else copy(row))
+            if is_large and not self._is_sending:
+                self._send_alone(taken)
+            else:
+                self._rows.append(taken)
             if self._closed:  # by a signal handler meanwhile
                 self._send_all()
             elif self._is_idle:
                 self._changed.notify()
                 self._is_idle = False  # once is enough
+
+    def _send_alone(self, row: dict[str, Any]) -> None:
+        """Sends a large row at once, so that its own `append` hears whether a message holds it."""
+        self._is_sending = True
+        try:
+            for _ in self._send([row]):
+                pass
+        finally:
+            self._is_sending = False
 
     def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._send_late, name="commitlog-rows", daemon=True)
@@ -87,6 +115,7 @@ class RowWriter:
 
         Raises what `Producer.send_rows` and `Producer.flush` raise, and ConcurrentUse in a signal
         handler that has interrupted a call of this writer: that call sends the rows afterwards.
+        Raises IllegalRow if a row fits no more because the topic has another schema now.
         """
         with self._lock:
             if self._error is not None or self._closed:
@@ -95,6 +124,8 @@ class RowWriter:
                 raise ConcurrentUse("this thread is sending the rows just now: flush when the signal handler has ended")
             self._send_all()
         self._flush(timeout)
+        with self._lock:
+            self._raise_refused()
 
     def close(self) -> None:
         """Sends what is collected: it is accepted when this returns.
@@ -110,6 +141,7 @@ class RowWriter:
             before, self._error = self._error, None
             try:
                 self._send_all()
+                self._raise_refused()
             except Exception as error:
                 if self._rows and not self._is_sending:
                     error.add_note(f"{len(self._rows)} collected rows were not sent, and are lost")
@@ -131,23 +163,23 @@ class RowWriter:
         if self._is_sending:
             return  # a signal handler is inside a call of its own thread, which will send them
         self._is_sending = True
-        refused: list[RecordError] = []
         try:
             while self._rows:
                 try:
                     for sent in self._send(self._rows.copy()):
                         del self._rows[:sent]
-                except IllegalRow as error:
-                    refused.append(error)
+                except IllegalRow as error:  # it did fit when it came
+                    self._refused.append(error)
                     del self._rows[error.row]
                 except MessageTooLarge as error:  # a message of one row, as smaller ones were made before
-                    refused.append(error)
+                    self._refused.append(error)
                     del self._rows[0]
-        except BaseException as error:
-            error.__notes__ = [*getattr(error, "__notes__", ()), *(f"a row was refused: {one}" for one in refused)]
-            raise
         finally:
             self._is_sending = False
+
+    def _raise_refused(self) -> None:
+        """Raises what was not refused by its own `append`: the first one, the others as notes."""
+        refused, self._refused = self._refused, []
         if refused:
             for other in refused[1:]:
                 refused[0].add_note(f"another row was refused: {other}")

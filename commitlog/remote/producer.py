@@ -244,12 +244,12 @@ class RemoteProducer:
         Raises NoSchema, IllegalTopic, IllegalArgument, AccessDenied, ServerUnavailable.
         """
         how = HowToSend(max_rows=max_rows, compression=compression)
-        self._rows.prepare(topic)
+        take = self._rows.taking(topic, self.message_bytes_max)
 
         def send(rows: list[Any]) -> Iterator[int]:
             return (count for count, _ in self._send_messages(topic, rows, how))
 
-        return RowWriter(send, self.flush, linger_ms, max_rows)
+        return RowWriter(take, send, self.flush, linger_ms, max_rows)
 
     def _send_messages(self, topic: str, rows: Any, how: HowToSend) -> Iterator[tuple[int, RemoteReceipt]]:
         """Collects rows, and yields how many each message has, with its receipt."""

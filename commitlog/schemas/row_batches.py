@@ -249,6 +249,23 @@ def _array(items: list[Any], field: pa.Field, leaf: Callable[[Any, pa.DataType],
         raise _illegal(row, field, items[row], _one_line(error)) from None
 
 
+def columns_of_row(row: Any) -> dict[str, Any]:
+    """The columns of a single row by name. Raises IllegalRow for what is none."""
+    return _mapping(row, 0)
+
+
+def check_names(row: dict[str, Any], schema: TopicSchema) -> None:
+    """Raises IllegalRow for a row with a column that the schema does not have."""
+    _by_column([row], schema)
+
+
+def check_value(value: Any, field: pa.Field, schema: TopicSchema) -> int:
+    """The bytes of a single row's value as Arrow has them. Raises IllegalRow if it does not fit."""
+    column = _array([value], field)
+    _refuse_nulls(column, field, schema)
+    return int(column.nbytes)
+
+
 def messages(table: pa.Table, max_rows: int, max_bytes: int, compression: str | None) -> Iterator[tuple[int, bytes]]:
     """The table as the values of messages: how many rows each has, and its bytes.
 

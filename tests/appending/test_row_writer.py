@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -209,45 +215,124 @@ def test_rows_go_when_there_are_enough_or_when_they_have_waited(live: commitlog.
             producer.rows(topic).append({"id": 1}, name="x")
 
 
-def test_a_row_is_as_it_was_when_it_was_appended(live: commitlog.Store, topic: str) -> None:
-    with commitlog.Producer(live.path) as producer, producer.rows(topic, linger_ms=NEVER) as rows:
-        row = {"id": 0}
-        for number in range(3):
-            row["id"] = number
-            rows.append(row)
+def test_a_row_is_as_it_was_when_it_was_appended(live: commitlog.Store) -> None:
+    """The caller may change all that it gave: lists, arrays, bytes, models, at every depth."""
+    nested = "STRUCT<m: MAP<STRING, ARRAY<INT>>>"
+    live.create_topic("changed", f"id BIGINT, xs ARRAY<INT>, ys ARRAY<BINARY>, b BINARY, s {nested}")
+    xs, ys, numbers = [1], [bytearray(b"y")], np.array([1], np.int32)
+    memory, mapping = bytearray(b"b"), {"k": [1]}
+    blobs = np.empty(1, object)
+    blobs[0] = ys[0]
+    item = Item(1, xs, {"m": mapping})
+    row: dict[str, Any] = {"id": 0, "xs": xs, "ys": ys, "b": memory, "s": {"m": mapping}}
+    with commitlog.Producer(live.path) as producer, producer.rows("changed", linger_ms=NEVER) as rows:
+        rows.append(row)
+        rows.append(item)
+        rows.append(id=2, xs=numbers, b=memoryview(memory), ys=blobs)
+        row["id"] = item.id = 9
+        row["b"] = None
+        xs[0] = numbers[0] = mapping["k"][0] = 9
+        ys[0][:], memory[:] = b"z", b"z"
+        mapping["l"] = []
         rows.flush(60)
-        assert ids(live, topic, 3) == [0, 1, 2]
+        found = read(live, "changed").select(["id", "xs", "ys", "b", "s"]).to_pylist()
+    kept = {"m": [("k", [1])]}
+    assert found == [
+        {"id": 0, "xs": [1], "ys": [b"y"], "b": b"b", "s": kept},
+        {"id": 1, "xs": [1], "ys": None, "b": None, "s": kept},
+        {"id": 2, "xs": [1], "ys": [b"y"], "b": b"b", "s": None},
+    ]
 
 
-@pytest.mark.parametrize("count", [3, 3000])
-def test_rows_that_do_not_fit_are_refused_alone(live: commitlog.Store, topic: str, count: int) -> None:
-    """All others are sent, each once; the error names every row that is not."""
-    with commitlog.Producer(live.path) as producer:
-        large = "x" * producer.message_bytes_max
-        rows = producer.rows(topic, linger_ms=NEVER, max_rows=count)
-        for number in range(count):
-            bad = {0: {"id": "text"}, 1: {"id": number, "name": large}}.get(number % 3 if number < 30 else 2)
-            rows.append(bad or {"id": number})
-        with pytest.raises(IllegalRow, match="row 0, column id: 'text' is no BIGINT") as caught:
-            rows.flush(60)
-        expected = [number for number in range(count) if number % 3 == 2 or number >= 30]
-        assert len(caught.value.__notes__) == count - len(expected) - 1
-        rows.close()
-        assert ids(live, topic, len(expected)) == expected
+@dataclass
+class Item:
+    id: int
+    xs: list[int]
+    s: dict[str, Any]
 
 
-def test_what_the_thread_meets_the_next_call_raises(live: commitlog.Store, topic: str) -> None:
-    """Once; the rows around a bad one are sent, and no second error hides the first."""
+BAD: tuple[tuple[Any, str], ...] = (
+    ({"id": "text"}, "^column id: 'text' is no BIGINT"),
+    ({"id": True}, "^column id: True is no BIGINT"),
+    ({"id": 1 << 63}, "^column id: 9223372036854775808 is no BIGINT"),
+    ({"id": None}, "^column id: it is NOT NULL"),
+    ({"name": "x"}, "^column id: it is NOT NULL"),
+    ({"idd": 1}, "^there is no column 'idd'"),
+    ({"id": 1, "x": 1}, "^there is no column 'x'"),
+    ({"id": 1, "name": "x", "xs": None, "x": 1}, "^there is no column 'x'"),
+    ({"id": 1, "name": "\ud800"}, "^column name: .*surrogates not allowed"),
+    ({"id": 1, "name": b"x"}, "^column name: b'x' is no STRING"),
+    ({"id": 1, "xs": [1, "x"]}, "^column xs: "),
+    ({"id": 1, "xs": [1 << 31]}, "^column xs: "),
+    (5, "^a row is a dictionary"),
+)
+
+
+def test_a_row_that_does_not_fit_is_refused_by_its_own_append(live: commitlog.Store, topic: str) -> None:
+    """The good rows before and after it arrive, each once, and no later call knows of it."""
     with commitlog.Producer(live.path) as producer, producer.rows(topic, linger_ms=0) as rows:
-        for number in range(3):
-            rows.append(id=f"bad {number}")
-            with pytest.raises(IllegalRow, match=f"bad {number}"):
-                wait_until(lambda: rows.flush(60))
+        large, most = "x" * producer.message_bytes_max, "x" * (producer.message_bytes_max - 5000)
+        for number, (bad, message) in enumerate(BAD):
             rows.append(id=number)
-            assert ids(live, topic, number + 1) == list(range(number + 1))
-        rows.append(id="the last one")
-        with pytest.raises(IllegalRow, match="the last one"):
-            rows.close()
+            with pytest.raises(IllegalRow, match=message):
+                rows.append(bad)
+        rows.append(id=len(BAD), name=most)
+        with pytest.raises(MessageTooLarge):
+            rows.append(id=-1, name=large)
+        with pytest.raises(MessageTooLarge):
+            rows.append(id=-1, xs=[0] * producer.message_bytes_max)
+        rows.append(id=len(BAD) + 1, xs=[0])
+        rows.flush(60)
+        assert ids(live, topic, len(BAD) + 2) == list(range(len(BAD) + 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("TINYINT", [-128, 127, np.int8(1)], [-129, 128, 1.0]),
+        ("FLOAT", [1.5, 1, math.inf, -math.inf], ["1", True]),
+        ("DOUBLE", [1e300, 1, math.nan], ["1", Decimal(1)]),
+        ("DECIMAL(4,2)", [Decimal("1.25"), 3], [Decimal("1.255"), Decimal(100), 1.5]),
+        ("DATE", [date.min, date.max], [datetime(2024, 1, 1)]),
+        ("TIMESTAMP", [datetime(2024, 1, 1, tzinfo=UTC), datetime.now(ZoneInfo("Europe/Berlin"))], [datetime.min]),
+        ("TIMESTAMP_NTZ", [datetime.min, datetime.max], [datetime(2024, 1, 1, tzinfo=UTC)]),
+        ("STRING", ["", "ж\x00", "x" * 50_000], ["\udfff", b"x", 1]),
+        ("BINARY", [b"", bytearray(b"x")], ["x", [1]]),
+        ("BOOLEAN", [True, np.False_], [1, "true"]),
+    ],
+)
+def test_what_append_takes_arrives_and_the_rest_is_refused(
+    live: commitlog.Store, kind: str, good: list[Any], bad: list[Any]
+) -> None:
+    """As it does where all rows are given at once."""
+    topic = f"one-{kind.partition('(')[0]}"
+    live.create_topic(topic, f"v {kind}")
+    with commitlog.Producer(live.path) as producer, producer.rows(topic, linger_ms=NEVER) as rows:
+        for value in bad:
+            with pytest.raises(IllegalRow, match=r"^column v: "):
+                rows.append(v=value)
+            with pytest.raises(IllegalRow, match=r"^row 0, column v: "):
+                producer.send_rows(topic, [{"v": value}])
+        producer.send_rows(topic, [{"v": value} for value in good])
+        for value in [*good, None]:
+            rows.append(v=value)
+        rows.flush(60)
+        found = read(live, topic)["v"].to_pylist()
+    assert repr(found) == repr([*found[: len(good)], *found[: len(good)], None])
+
+
+def test_a_row_of_a_schema_that_grew_meanwhile(live: commitlog.Store, topic: str) -> None:
+    with commitlog.Producer(live.path) as producer, producer.rows(topic, linger_ms=NEVER) as rows:
+        rows.append(id=0)
+        live.create_topic(topic, f"{DECLARED}, more STRING", evolve=True)
+        rows.append(id=1, more="x")
+        rows.flush(60)
+        assert read(live, topic)["more"].to_pylist() == [None, "x"]
+
+
+def as_it_is(row: Any) -> tuple[Any, bool]:
+    """Takes any row."""
+    return row, False
 
 
 class Log:
@@ -267,7 +352,7 @@ class Log:
 
 def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
     log = Log(None, NoBufferAvailable("full"), NoBufferAvailable("full"))
-    rows = RowWriter(log.send, lambda timeout: None, NEVER, 5)
+    rows = RowWriter(as_it_is, log.send, lambda timeout: None, NEVER, 5)
     for number in range(5):
         rows.append(number)
     with pytest.raises(NoBufferAvailable):
@@ -280,33 +365,34 @@ def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
     assert log.rows == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_ctrl_c_tells_of_refused_rows() -> None:
-    """A KeyboardInterrupt hides no refusal: its notes have it. The other rows stay collected."""
-    log = Log(IllegalRow("row 0 is no row", 0), KeyboardInterrupt())
-    rows = RowWriter(log.send, lambda timeout: None, NEVER, 5)
+def test_a_row_that_fits_no_more_when_it_is_sent() -> None:
+    """`flush` and `close` name it, and no `append`: that would seem to be about its own row."""
+    log = Log(IllegalRow("row 0 fits no more", 0), KeyboardInterrupt())
+    rows = RowWriter(as_it_is, log.send, lambda timeout: None, NEVER, 5)
     for row in ("bad", 1, 2):
         rows.append(row)
-    with pytest.raises(KeyboardInterrupt) as caught:
+    with pytest.raises(KeyboardInterrupt):
         rows.flush()
-    assert caught.value.__notes__ == ["a row was refused: row 0 is no row"]
-    rows.close()
-    assert log.rows == [1, 2]
+    rows.append(3)
+    with pytest.raises(IllegalRow, match="row 0 fits no more"):
+        rows.flush()
+    log.errors = [IllegalRow("row 1 fits no more", 1), MessageTooLarge("large")]
+    for row in (4, "bad", "large"):
+        rows.append(row)
+    with pytest.raises(IllegalRow, match="row 1 fits no more") as caught:
+        rows.close()
+    assert caught.value.__notes__ == ["another row was refused: large"]
+    assert log.rows == [1, 2, 3, "large"]
 
 
-def test_the_thread_keeps_the_first_error_until_it_is_told() -> None:
+def test_the_thread_keeps_an_error_until_it_is_told() -> None:
     """It rests meanwhile, and goes on with the rows that are left."""
-    log = Log(IllegalRow("first", 0), NoBufferAvailable("second"))
-    rows = RowWriter(log.send, lambda timeout: None, 0, 5)
-    rows.append("bad")
-    rows._lock.acquire()
-    rows._lock.release()
-    wait_until(lambda: rows._error is not None)
-    with pytest.raises(IllegalRow, match="first"):
-        rows.append("x")
+    log = Log(NoBufferAvailable("full"))
+    rows = RowWriter(as_it_is, log.send, lambda timeout: None, 0, 5)
     rows.append("x")
     wait_until(lambda: rows._error is not None)
-    with pytest.raises(NoBufferAvailable, match="second"):
-        rows.flush()
+    with pytest.raises(NoBufferAvailable, match="full"):
+        rows.append("y")
     wait_until(lambda: log.rows == ["x"], "the thread goes on when its error was told")
     rows.close()
     assert log.rows == ["x"]
@@ -360,7 +446,7 @@ def test_a_signal_handler_appends_and_closes_within_append(closes: bool) -> None
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        rows = RowWriter(send, lambda timeout: None, NEVER, 3)
+        rows = RowWriter(as_it_is, send, lambda timeout: None, NEVER, 3)
         for number in range(20):
             try:
                 rows.append(number)
@@ -389,7 +475,7 @@ def test_a_signal_handler_can_not_flush_what_its_thread_sends() -> None:
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        rows = RowWriter(send, lambda timeout: None, NEVER, 3)
+        rows = RowWriter(as_it_is, send, lambda timeout: None, NEVER, 3)
         rows.append(1)
         rows.flush()
         rows.close()
