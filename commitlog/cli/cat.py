@@ -174,8 +174,9 @@ def _print_values(out: BinaryIO, reader: Reader, count: int | None) -> None:
 
 def _rows(
     store: str, files: tuple[Path | None, ...], topic: str, start: str, isolation: str, skip_corrupt: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[bytes]:
     from commitlog.arrow import read_arrow
+    from commitlog.schemas.row_lines import lines_of
 
     token_file, ca_file, cert_file, key_file = files
     batches = read_arrow(
@@ -191,18 +192,9 @@ def _rows(
         key_file=key_file,
     )
     for batch in batches:
-        yield from batch.to_pylist()
+        yield from lines_of(batch)
 
 
-def _print_rows(out: BinaryIO, rows: Iterator[dict[str, Any]], count: int | None) -> None:
-    import orjson
-
-    for row in itertools.islice(rows, None if count is None else min(count, sys.maxsize)):
-        out.write(orjson.dumps(row, _plain, orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
-
-
-def _plain(value: object) -> str:
-    """What JSON has no type for: bytes become base64, a decimal number its digits."""
-    import base64
-
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+def _print_rows(out: BinaryIO, lines: Iterator[bytes], count: int | None) -> None:
+    for line in itertools.islice(lines, None if count is None else min(count, sys.maxsize)):
+        out.write(line)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -117,16 +117,24 @@ def _check_place(topic: str) -> None:
         )
 
 
-def _check_schema(store: str, topic: str) -> None:
-    """Raises NoSchema, before a store is made or anything is sent."""
+def _row_reader(store: str, address: Address | None, topic: str) -> Callable[[Any], Any]:
+    """What makes a row of a line's JSON. Raises NoSchema, before a store is made."""
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.schemas.row_lines import reader_of
     from commitlog.schemas.topic_schemas import TopicSchemas
 
-    if TopicSchemas(StoreDirectory(store)).latest(topic) is None:
+    if address is not None:
+        from commitlog.remote.store_index import typed_topics
+
+        schema = typed_topics(address, (topic,)).get(topic)
+    else:
+        schema = TopicSchemas(StoreDirectory(store)).latest(topic)
+    if schema is None:
         raise NoSchema(
             f"topic {topic} has no schema: `commitlog topics {store} --create {topic} --schema 'id BIGINT, …'` gives it one; "
             f"or send lines, without --rows"
         )
+    return reader_of(schema.columns)
 
 
 def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | None]:
@@ -191,6 +199,7 @@ class _Sending:
     headers: dict[str, str]
     rows: bool = field(kw_only=True)
     sent: int = 0
+    _read_row: Callable[[Any], Any] | None = None
     _interrupted: bool = False
 
     def send_all(
@@ -203,13 +212,13 @@ class _Sending:
         overhead = len(check_topic(self.topic)) + len(encode_properties(self.key, self.tags, self.headers)) + 128
         with contextlib.ExitStack() as stack:
             opened: Store | None = None
+            if self.rows:
+                self._read_row = _row_reader(store, address, self.topic)
             if address is not None:
                 from commitlog.remote.producer import RemoteProducer
 
                 producer: AnyProducer = stack.enter_context(RemoteProducer.at(address))
             else:
-                if self.rows:
-                    _check_schema(store, self.topic)
                 producer, opened = _attach(store, stack)
             try:
                 batches = _batches(names, producer, overhead, count)
@@ -288,11 +297,12 @@ class _Sending:
             values.append(behind if found else line)
         return keys, values
 
-    def _row(self, line: bytes) -> object:
+    def _row(self, line: bytes) -> Any:
         import orjson
 
+        assert self._read_row is not None
         try:
-            return orjson.loads(line)
+            return self._read_row(orjson.loads(line))
         except orjson.JSONDecodeError as error:
             raise InputError(f"a line is not JSON: {error}: {line[:80].decode(errors='replace')!r}") from None
 

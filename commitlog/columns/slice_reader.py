@@ -103,10 +103,13 @@ class Wording:
     ignore_corrupt: str = "ignoreCorruptRecords=true"
     accept_loss: str = "failOnDataLoss=false"
     read_anew: str = "Start the query again"
+    as_bytes: str = "values=bytes"
 
 
 OF_SPARK = Wording()
-OF_READ_ARROW = Wording("Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again")
+OF_READ_ARROW = Wording(
+    "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again", 'values="bytes"'
+)
 
 
 @dataclass(frozen=True)
@@ -367,7 +370,7 @@ class SliceReader:
     def _decoded(self, segment: Segment, places: Places, noted: Ints, build: Build) -> Iterator[pa.RecordBatch]:
         """The rows as batches. Rows in ranges that recovery noted (`noted`) are checked first."""
         wrong = check_rows(segment, self.queue, places, noted)
-        for run in self._runs(segment, places, wrong):
+        for run in self._runs(segment, places, wrong, {}):
             for piece in cut(run, self._piece_bytes):
                 yield from self._built(segment, piece, build)
         self.next = places.offset + len(places.at)
@@ -380,38 +383,40 @@ class SliceReader:
             return
         except TooMuchUnpacked:
             middle = len(places.at) // 2
-            parts = [places.cut(0, middle), places.cut(middle, len(places.at))]
+            parts = iter([places.cut(0, middle), places.cut(middle, len(places.at))])
         except CorruptRecord as error:
-            if not self.plan.ignore_corrupt:
+            damaged = check_rows(segment, self.queue, places, np.arange(len(places.at)))
+            without_rows = error.wrong if isinstance(error, WrongRows) else {}
+            if not (damaged or without_rows):
                 raise CorruptRecord(f"{error.reason}. {self._way_out()}", error.offset, error.file) from None
-            wrong = check_rows(segment, self.queue, places, np.arange(len(places.at)))
-            wrong |= error.wrong if isinstance(error, WrongRows) else {}
-            if not wrong:
-                raise
-            parts = list(self._runs(segment, places, wrong))
+            parts = self._runs(segment, places, damaged, without_rows)
         for part in parts:  # outside of the except clauses, which would keep the memory of the first try
             yield from self._built(segment, part, build)
 
-    def _runs(self, segment: Segment, places: Places, wrong: dict[int, str]) -> Iterator[Places]:
-        """The runs of good rows between the wrong ones. A wrong row is an error, or is left out."""
-        begin = 0
+    def _runs(
+        self, segment: Segment, places: Places, damaged: dict[int, str], without_rows: dict[int, str]
+    ) -> Iterator[Places]:
+        """The runs of good rows between the wrong ones. A wrong row is an error, or is left out.
+
+        The error comes when the good rows before it have been given out.
+        """
+        begin, wrong = 0, without_rows | damaged
         for row in sorted(wrong):
             if begin < row:
                 yield places.cut(begin, row)
             offset, where = places.offset + row, segment.start + int(places.at[row])
-            self._leave_out(range(offset, offset + 1), wrong[row], str(segment.path), where)
+            way_out = self._way_out(is_damage=row in damaged)
+            self._leave_out(range(offset, offset + 1), wrong[row], str(segment.path), where, way_out)
             begin = row + 1
         if begin < len(places.at):
             yield places.cut(begin, len(places.at))
 
-    def _way_out(self) -> str:
+    def _way_out(self, *, is_damage: bool = True) -> str:
         wording = self.plan.wording
-        return (
-            f"{wording.option} {wording.ignore_corrupt} leaves such records out and counts them; `commitlog verify` "
-            "lists all"
-        )
+        rest = "`commitlog verify` lists all" if is_damage else f"{wording.as_bytes} reads their values"
+        return f"{wording.option} {wording.ignore_corrupt} leaves such records out and counts them; {rest}"
 
-    def _leave_out(self, offsets: range, reason: str, file: str, where: int) -> None:
+    def _leave_out(self, offsets: range, reason: str, file: str, where: int, way_out: str | None = None) -> None:
         """Raises CorruptRecord, or counts the rows if corrupt ones are to be ignored.
 
         Before the walk of the log it always raises, because the walk may find the rows.
@@ -419,7 +424,7 @@ class SliceReader:
         if not self.plan.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
             raise CorruptRecord(
-                f"{self._name()}, offset {offsets.start}{count}: {reason}. {self._way_out()}",
+                f"{self._name()}, offset {offsets.start}{count}: {reason}. {way_out or self._way_out()}",
                 where,
                 file,
             )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from commitlog.cli.app import app
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.command_line import run
 
 
 @pytest.fixture
@@ -106,4 +109,63 @@ def test_rows_of_a_typed_topic(tmp_path: Path) -> None:
     assert rows == [
         {"id": 1, "name": "apple", "raw": "/w==", "xs": [1, 2]},
         {"id": 2, "name": None, "raw": None, "xs": None},
+    ]
+
+
+def test_rows_before_a_value_are_printed(tmp_path: Path) -> None:
+    """Then comes the error. `--skip-corrupt` prints all rows."""
+    store = HandMadeStore(tmp_path / "store")
+    schema = declare(store, "sales", "id BIGINT")
+    append_rows(store.lane(0), schema, [{"id": 1}])
+    store.lane(0).append("sales", b"value")
+    append_rows(store.lane(0), schema, [{"id": 2}])
+    store.publish()
+    done = run("cat", store.path, "--rows", "--topic", "sales")
+    assert (done.returncode, done.stdout) == (1, b'{"id":1}\n')
+    assert b"offset 1: the message has a value and no rows" in done.stderr
+    assert cat(store, "--rows", "--topic", "sales", "--skip-corrupt") == b'{"id":1}\n{"id":2}\n'
+
+
+def test_a_time_that_python_does_not_have_hides_no_row(tmp_path: Path) -> None:
+    """It is written as Arrow writes it, and changes nothing in other rows."""
+    store = HandMadeStore(tmp_path / "store")
+    schema = declare(store, "t", "at TIMESTAMP, day DATE, xs ARRAY<STRUCT<n: TIMESTAMP_NTZ>>, by MAP<INT, DATE>")
+    far, day = 253_402_300_800_000_000, 2_932_897  # the year 10000 begins
+    good = {"at": dt.datetime(2024, 1, 5, tzinfo=dt.UTC), "day": dt.date(2024, 1, 5)}
+    append_rows(store.lane(0), schema, [good])
+    columns = [
+        pa.array([0, far, -far], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([0, day, 0], pa.int32()).cast(pa.date32()),
+        pa.array([None, [{"n": far}], None], pa.list_(pa.struct({"n": pa.int64()}))),
+        pa.array([None, None, [(1, day)]], pa.map_(pa.int32(), pa.int32())),
+    ]
+    kinds = [field.type for field in schema.columns]
+    table = pa.table([column.cast(kind) for column, kind in zip(columns, kinds, strict=True)], schema.columns.names)
+    append_rows(store.lane(0), schema, table)
+    store.publish()
+    assert [orjson.loads(line) for line in cat(store, "--rows", "--topic", "t").splitlines()] == [
+        {"at": "2024-01-05T00:00:00+00:00", "day": "2024-01-05", "xs": None, "by": None},
+        {"at": "1970-01-01T00:00:00+00:00", "day": "1970-01-01", "xs": None, "by": None},
+        {
+            "at": "10000-01-01 00:00:00.000000Z",
+            "day": "10000-01-01",
+            "xs": [{"n": "10000-01-01 00:00:00.000000"}],
+            "by": None,
+        },
+        {"at": "-6060-01-02 00:00:00.000000Z", "day": "1970-01-01", "xs": None, "by": [[1, "10000-01-01"]]},
+    ]
+
+
+def test_a_number_that_is_none_is_not_written_as_null(tmp_path: Path) -> None:
+    """At every depth."""
+    store = HandMadeStore(tmp_path / "store")
+    schema = declare(store, "t", "x DOUBLE, xs ARRAY<FLOAT>, by MAP<STRING, STRUCT<y: DOUBLE>>")
+    nan, infinity = float("nan"), float("inf")
+    rows = [{"x": nan, "xs": [infinity, None, 0.5], "by": {"k": {"y": -infinity}}}, {"x": 1.5}, {}]
+    append_rows(store.lane(0), schema, rows)
+    store.publish()
+    assert [orjson.loads(line) for line in cat(store, "--rows", "--topic", "t").splitlines()] == [
+        {"x": "NaN", "xs": ["Infinity", None, 0.5], "by": [["k", {"y": "-Infinity"}]]},
+        {"x": 1.5, "xs": None, "by": None},
+        {"x": None, "xs": None, "by": None},
     ]

@@ -29,6 +29,7 @@ from commitlog.errors import (
     UnknownTopic,
 )
 from commitlog.record.properties import BytesKey
+from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
@@ -246,6 +247,41 @@ def test_what_is_no_row(typed: HandMadeStore) -> None:
     with pytest.raises(CorruptRecord, match="lane 0, offset 5: the message has a value and no rows"):
         table_of(typed)
     assert table_of(typed, ignore_corrupt=True).to_pylist() == EXPECTED
+
+
+def rows_before(store: HandMadeStore, error: str, **options: Any) -> list[dict[str, Any]]:
+    """The rows that come before the error."""
+    batches = commitlog.read_arrow(place_of(store.path), "orders", **options)
+    found: list[pa.RecordBatch] = []
+    with pytest.raises(CorruptRecord, match=error):
+        found.extend(batches)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_good_rows_come_before_the_error(typed: HandMadeStore) -> None:
+    """A value among rows hides none that came before it, and the error names what shows it."""
+    lane, schema = typed.lane(0), TopicSchemas(typed.directory).required("orders", "")
+    lane.append("orders", b"value")
+    append_rows(lane, schema, [row(30)])
+    typed.publish()
+    error = 'offset 5: the message has a value.* ignore_corrupt=True leaves.* values="bytes" reads their values$'
+    assert rows_before(typed, error) == EXPECTED[:30]
+    values = table_of(typed, values="bytes", columns=["value"])["value"].to_pylist()
+    assert values[5] == b"value"
+
+
+def test_good_messages_come_before_a_damaged_one(tmp_path: Path) -> None:
+    """Of one batch; `verify`, which the error names, lists the record."""
+    store = HandMadeStore(tmp_path / "store")
+    for number in range(9):
+        store.lane(0).append("orders", b"%d" % number)
+    store.publish()
+    record = store.lane(0).records[6]
+    with store.directory.lane_directory(0).segment_path(0).open("r+b") as segment:  # its magic number
+        segment.seek(record.physical_offset + 4)
+        segment.write(b"\xff")
+    found = rows_before(store, "offset 6: .*`commitlog verify` lists all")
+    assert [one["value"] for one in found] == [b"%d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize("both_ways", ["path"], indirect=True)

@@ -150,7 +150,9 @@ def test_damage_that_nobody_noted(store: HandMadeStore, caplog: pytest.LogCaptur
     """Since the last start: found by the record's place."""
     harm(store, [41, 77], PLACE)
     offsets = {store.lane(3).records[number].queue_offset for number in (41, 77)}
-    with pytest.raises(CorruptRecord, match="topic orders, lane 3, offset 32: a record of another place"):
+    with pytest.raises(
+        CorruptRecord, match=r"topic orders, lane 3, offset 32: physical offset [0-9]+ belongs to another place"
+    ):
         rows(store)
     assert rows(store, ignoreCorruptRecords=True) == [row for row in store.rows("orders") if row[1] not in offsets]
     assert "2 corrupt records" in caplog.text
@@ -188,7 +190,7 @@ def test_what_the_index_led_to_is_said_where_the_log_leads_to_nothing(store: Han
     with pytest.raises(CorruptRecord) as raised:
         read()
     assert f"nothing leads to the rows from offset {record.queue_offset} on" in str(raised.value)
-    assert f"at offset {record.physical_offset}: topic orders, lane 3, offset {record.queue_offset}: a record" in str(
+    assert f"at offset {record.physical_offset}: topic orders, lane 3, offset {record.queue_offset}: " in str(
         raised.value
     )
 
