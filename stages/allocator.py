@@ -200,8 +200,21 @@ class Allocator(BaseStage):
                 if lane not in self._unchecked:
                     log.warning("lane %d: whether somebody has it can't be told now: %s", lane, error)
                 self._unchecked.add(lane)
+        self._look_again()
         self._watch.update(now)
         self._delete_old(now)
+
+    def _look_again(self) -> None:
+        """Looks whether what it has said of the disk is still true.
+
+        A lane that is short of segments shows that by itself. This is for the time after, when no
+        lane needs one: nobody has to send for a fault to go.
+        """
+        with contextlib.suppress(OSError):  # the next round looks again
+            self._retention.look_again()
+        for lane in np.flatnonzero(self.lanes[:, Lane.ALLOCATOR_FAULT]).tolist():
+            if not self.control.row(lane)[Lane.BUFFERS] & 1 or self._missing(lane) <= 0:
+                self.set_fault(lane, 0)
 
     def _give_back_if_idle(self, lane: int, now: int) -> None:
         """Gives a lane's buffers back when it has been idle for `lane_idle_ms`. Raises OSError."""

@@ -102,7 +102,8 @@ class Retention:
         self._ages = SegmentAges(directory, facts.segment_bytes)
         self._unlinked: dict[int, int] = {}  # lane → the offset below which its old files are unlinked
         self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
-        self._flags = RetentionFlag(0)
+        known = sum(RetentionFlag)  # a killed allocator has left its own, which may be over by now
+        self._flags = RetentionFlag(self._words[Header.RETENTION_FLAGS] & known)
         self._request: TrimRequest | None = None
         self._request_is_done = False
         self._complaint = ""  # what was said of a request that can't be read or removed
@@ -140,6 +141,11 @@ class Retention:
             f"(retention.disk_refuse_percent, disk_enough_bytes)",
         )
         return is_full
+
+    def look_again(self) -> None:
+        """Notices that a disk which was too full is so no more. Raises OSError."""
+        if self._flags & RetentionFlag.DISK_REFUSES:
+            self.refuses()
 
     def _say(self, flag: RetentionFlag, is_set: bool, text: str, level: int = logging.ERROR) -> None:
         """Sets a flag in the control region, and logs when it begins and ends."""

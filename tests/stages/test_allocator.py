@@ -13,7 +13,8 @@ import pytest
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Header, Lane
+from commitlog.shm.statistics import RetentionFlag
 from commitlog.stages.allocator import Allocator
 from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
@@ -134,3 +135,30 @@ def test_a_full_disk_is_not_filled_with_what_was_half_made(store: IdleStore) -> 
         channel.full = False
         made_in_order(service, store)
     assert store.segments(0) == [0, SEGMENT, 2 * SEGMENT]
+
+
+class FullDisk(FileChannel):
+    """A disk that is too full, as long as `full` says so."""
+
+    full = True
+
+    def space(self, path: str | Path) -> tuple[int, int]:
+        return (1 << 40, 0) if self.full else (0, 1 << 40)
+
+
+def test_a_disk_that_was_full_is_looked_at_again_by_itself(store: IdleStore) -> None:
+    """When there is space nothing says `full` any more, also where no lane needs a segment now."""
+    channel, words = FullDisk(), store.control.words
+    with allocator(store, channel) as service:
+        made_in_order(service, store)
+        assert store.get(0, Lane.ALLOCATOR_FAULT) == store.get(1, Lane.ALLOCATOR_FAULT) == errno.ENOSPC
+        assert words[Header.RETENTION_FLAGS] & RetentionFlag.DISK_REFUSES
+        store.set(0, BUFFERS=2)  # its producer has gone, and its memory was given back
+        store.set(1, ALLOCATED=4 * SEGMENT)
+        store.set(2, BUFFERS=2)
+        channel.full = False
+    with allocator(store, channel) as service:  # the first one was killed
+        service.work()
+        service.on_wait_end()
+        assert [store.get(lane, Lane.ALLOCATOR_FAULT) for lane in range(3)] == [0, 0, 0]
+        assert not words[Header.RETENTION_FLAGS] & RetentionFlag.DISK_REFUSES
