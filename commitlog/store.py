@@ -332,7 +332,10 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        """Closes the store. Warns where not all is on the disk, because a block shows no report."""
+        report = self.close()
+        for reason in () if self._forked else report.kept:
+            log.warning("%s: not all is on the disk: %s", self.path, reason)
 
     __reduce_ex__ = refuse_copy
 

@@ -31,6 +31,7 @@ CODES: dict[str, Severity] = {
     "closing": "down",
     "starting": "down",
     "supervisor-silent": "down",
+    "only-in-memory": "degraded",
     "stage-gone": "degraded",
     "stage-silent": "degraded",
     "stage-restarts": "degraded",
@@ -127,7 +128,7 @@ DEFAULT_LIMITS = HealthLimits()
 
 def health(snapshot: StoreSnapshot, limits: HealthLimits = DEFAULT_LIMITS) -> Health:
     """The health of the store at the moment of the snapshot."""
-    found = [*_store(snapshot.statistics, limits)]
+    found = [*_store(snapshot.statistics, limits), *_only_in_memory(snapshot.statistics)]
     if not found or found[0].code == "supervisor-silent":
         found += _stages(snapshot.statistics, snapshot.time_ms, limits)
         found += _lanes(snapshot, limits)
@@ -187,6 +188,16 @@ def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
     elif silent_ms > limits.silent_ms:
         text = f"the supervisor has given no heartbeat for {_time(silent_ms)}, and starts no stage again that dies"
         yield _reason("supervisor-silent", text, f"kill it (its pid is in {facts.path}/lock); then {run}")
+
+
+def _only_in_memory(facts: StoreStatistics) -> Iterator[Reason]:
+    """What a store that does not run has accepted and not brought to the disk."""
+    lanes = tuple(lane.lane for lane in facts.lanes if lane.wrote > lane.flushed)
+    if lanes and not facts.running:
+        count = sum(max(lane.wrote - lane.flushed, 0) for lane in facts.lanes)
+        text = f"{_name(lanes)}: {counted(count, 'byte')} that were accepted are only in memory"
+        way_out = f"`commitlog run {facts.path}` writes them to the disk; a restart of the machine would lose them"
+        yield _reason("only-in-memory", text, way_out, lanes=lanes)
 
 
 def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:

@@ -108,6 +108,24 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> StoreSnapshot:
         return snapshot_of(store)
 
 
+def test_a_store_that_was_stopped_with_messages_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The with-block warns at its end, and the store's health says how much it is."""
+    path = tmp_path / "store"
+    faults = FaultsDirectory(path)
+    with patched_stages(), commitlog.Store.open(path, QUICK) as store, store.producer() as producer:
+        producer.send("t", b"x").wait("flushed", 60)
+        faults.set(Rule("fdatasync", error=errno.EIO))
+        receipt = producer.send("t", b"y")
+    left = receipt.end - receipt.physical_offset
+    reason = expect(path, "only-in-memory", lanes=(0,))
+    assert reason.text == f"lane 0: {left} bytes that were accepted are only in memory"
+    assert "stopped" in codes(path)
+    (warning,) = [record.getMessage() for record in caplog.records if "not all is on the disk" in record.getMessage()]
+    assert f"lane 0: {left} bytes are in the pool, not flushed yet" in warning
+    assert commitlog.Store.open(path, QUICK).close().drained
+    assert "only-in-memory" not in codes(path)
+
+
 # ---- the store and its processes ---------------------------------------------------------------
 
 
