@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum, EnumType
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NewType, Union
 
 import pyarrow as pa
 
@@ -101,7 +101,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     if typing.get_origin(hint) in (Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         if len(kinds) == 1:
-            return kinds[0], True
+            return _without_none(kinds[0])[0], True
     if typing.get_origin(hint) is Literal and None in (values := typing.get_args(hint)) and len(values) > 1:
         return Literal[tuple(value for value in values if value is not None)], True
     return hint, False
@@ -119,13 +119,15 @@ def _type_of(hint: Any, where: str) -> pa.DataType:
         return _type_of(kinds.pop(), where)
     if isinstance(hint, type) and (fields := _fields_of(hint)) is not None:
         return pa.struct(fields)
-    if origin in (list, Sequence) and len(arguments) == 1:
+    if isinstance(hint, NewType):
+        return _type_of(hint.__supertype__, where)
+    if (origin in (list, Sequence) and len(arguments) == 1) or (origin is tuple and arguments[1:] == (...,)):
         return pa.list_(_field("element", arguments[0], where))
     if origin in (dict, Mapping) and len(arguments) == 2:
         value, nullable = _without_none(arguments[1])
         return pa.map_(_type_of(arguments[0], where), pa.field("value", _type_of(value, where), nullable))
     raise SchemaError(
         f"{where}: {hint!r:.80} says no type of a column; name it, as in Annotated[int, pyarrow.int32()], or use bool, int, "
-        "float, str, bytes, datetime, date, Decimal, an Enum or a Literal with values of one of these, list[…], dict[…, …] "
-        "or another dataclass"
+        "float, str, bytes, datetime, date, Decimal, an Enum or a Literal with values of one of these, list[…], "
+        "tuple[…, ...], dict[…, …] or another dataclass"
     )

@@ -68,7 +68,7 @@ def read_rows(rows: Any) -> Columns | list[Any]:
             table = _as_arrow(rows)
             table.validate(full=True)
             count, columns = table.num_rows, list(zip(table.column_names, table.columns, strict=True))
-    except (*_NO_VALUE, NotImplementedError) as error:
+    except (*_NO_VALUE, NotImplementedError, ArithmeticError) as error:  # the last for a Decimal sNaN
         raise IllegalRow(f"{type(rows).__name__} of rows: {_one_line(error)}") from None
     columns = [(name, column) for name, column in columns if not _PANDAS_INDEX.fullmatch(name)]
     by_name = dict(columns)

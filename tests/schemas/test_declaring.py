@@ -8,7 +8,7 @@ import enum
 from collections import namedtuple
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, Optional
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
 
 import polars as pl
 import pyarrow as pa
@@ -167,22 +167,27 @@ class Nothing(enum.Enum):
     pass
 
 
+Maker = NewType("Maker", Annotated[int, pa.int32()])
+
+
 class Shirt(NamedTuple):
     color: Color
     size: Size | None
     sleeve: Literal["long", "short", None]
-    other: list[Literal[1, 2]]
+    collar: Literal["wide", None] | None
+    maker: Maker
+    other: tuple[Literal[1, 2], ...]
     by_color: dict[Color, Literal[True]]
 
 
 def test_enums_literals_and_named_tuples() -> None:
-    """They are columns of what their values are."""
-    expected = "color STRING NOT NULL, size BIGINT, sleeve STRING"
+    """They are columns of what their values are; a NewType is what it was made of."""
+    expected = "color STRING NOT NULL, size BIGINT, sleeve STRING, collar STRING, maker INT NOT NULL"
     made = declared_schema(Shirt)
-    assert pa.schema(list(made)[:3]).equals(parse_ddl(expected))
+    assert pa.schema(list(made)[:5]).equals(parse_ddl(expected))
     assert made.field("other").type == pa.list_(pa.field("element", pa.int64(), nullable=False))
     assert made.field("by_color").type == pa.map_(pa.string(), pa.field("value", pa.bool_(), nullable=False))
-    assert declared_schema(dataclass(type("D", (), {"__annotations__": {"s": Shirt}}))).field("s").type.num_fields == 5
+    assert declared_schema(dataclass(type("D", (), {"__annotations__": {"s": Shirt}}))).field("s").type.num_fields == 7
 
 
 def test_a_pydantic_model() -> None:

@@ -276,6 +276,7 @@ def test_a_table_that_says_not_null_and_has_nulls() -> None:
         (pd.DataFrame({"id": [1, "x"]}), "row 1, column id: 'x' is no INT: it takes an int"),
         (pd.DataFrame({"id": [object()]}), "row 0, column id: <object"),
         (pd.DataFrame({"id": pd.arrays.SparseArray([0, 1])}), "DataFrame of rows: Sparse"),
+        (pd.DataFrame({"id": [Decimal("sNaN")]}), "DataFrame of rows: .*InvalidOperation"),
         (pl.DataFrame({"raw": [object()]}), "column raw: Arrow has no type for Polars' Object; cast it before"),
         (
             pl.DataFrame({"id": [1]}, schema={"id": pl.Int128}),

@@ -62,7 +62,7 @@ REFUSED = {
     "DATE": (NOON, NAIVE, 1, "2020-01-01", pd.NaT, NANOSECONDS),
     "TIMESTAMP": (NAIVE, datetime.date(2020, 1, 1), 1, "2020", pd.NaT, NANOSECONDS.tz_localize("UTC")),
     "TIMESTAMP_NTZ": (NOON, datetime.date(2020, 1, 1), 1, pd.NaT, NANOSECONDS, np.datetime64("2020-01-01")),
-    "DECIMAL(5,2)": (1.5, Decimal("1.234"), Decimal("1234"), Decimal("NaN"), True, "1"),
+    "DECIMAL(5,2)": (1.5, Decimal("1.234"), Decimal("1234"), Decimal("NaN"), Decimal("sNaN"), True, "1"),
     "ARRAY<INT>": ("x", b"x", {1, 2}, [1.5], [True], np.array([1.5]), np.array([[1]]), np.array(1), [[1]], {1: 2}),
     "ARRAY<STRING>": ("abc", [b"x"], [1]),
     "MAP<STRING,INT>": (
