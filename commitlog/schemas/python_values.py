@@ -79,15 +79,23 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
         pairs = [list(value.items()) if isinstance(value, dict) else value for value in found]
         return _are_pairs(chain.from_iterable(pairs), kind)
     if pa.types.is_list(kind):
-        return all(np.ndim(value) == 1 for value in found if isinstance(value, np.ndarray)) and fits(
-            chain.from_iterable(found), kind.value_type
-        )
+        if any(issubclass(one, np.ndarray) for one in classes):
+            if not all(value.ndim == 1 for value in found if isinstance(value, np.ndarray)):
+                return False
+            if not pa.types.is_float32(kind.value_type):
+                found = list(map(_to_look_at, found))
+        return fits(chain.from_iterable(found), kind.value_type)
     if pa.types.is_struct(kind):
         names = {field.name for field in kind.fields}
         return all(map(names.issuperset, found)) and all(
             fits((value.get(field.name) for value in found), field.type) for field in kind.fields
         )
     return True
+
+
+def _to_look_at(items: Any) -> Any:
+    """The items of a list that have to be looked at: in an array of numpy all are of one class."""
+    return items[:1] if isinstance(items, np.ndarray) and items.dtype.kind != "O" else items
 
 
 def _are_floats(values: list[Any]) -> bool:
@@ -150,7 +158,8 @@ def plain(value: Any, kind: pa.DataType, leaf: Callable[[Any, pa.DataType], Any]
     if pa.types.is_list(kind) and (
         isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     ):
-        return [plain(item, kind.value_type, leaf) for item in value]
+        items = value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
+        return [plain(item, kind.value_type, leaf) for item in items]
     return value if leaf is None else leaf(value, kind)
 
 
