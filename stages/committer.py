@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.disk.direct_segment import check_whole
+from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
 from commitlog.shm.layout import Lane, segment_start
@@ -30,6 +30,7 @@ from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.lane_buffers import LaneBuffers
 
 PAGE_BYTES = 4096
+_COMPARED_BYTES = 1 << 18
 _FOLLOW_NS = 200_000_000
 
 log = logging.getLogger(__name__)
@@ -215,13 +216,48 @@ class Committer(BaseStage):
         """
         size = row[Lane.SEGMENT_SIZE]
         if not is_direct(row, start // size):
-            end = min(self._data_end(row, start, size, committed), committed)
-            return self._buffers.get(lane).slot(start // size)[where - start : max(end, where) - start]
+            end = max(min(self._data_end(row, start, size, committed), committed), where)
+            held = self._buffers.get(lane).slot(start // size)[
+                : self._data_end(row, start, size, row[Lane.WROTE]) - start
+            ]
+            if self._is_same(fd, held[where - start : end - start], where - start):
+                return held[where - start : end - start]
+            return self._of_both(lane, row, start, held, self._on_disk(fd, 0, end - start))[where - start :]
         end = min(committed, start + size)
         at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
         data = self.channel.pread(fd, end - start, 0)
         check_whole(self.directory.lane_directory(lane), data, at, start)
         return data[where - start :]
+
+    def _is_same(self, fd: int, held: memoryview, position: int) -> bool:
+        """Whether a segment file has these bytes of its buffer at a position."""
+        return all(
+            self._on_disk(fd, position + at, len(held[at : at + _COMPARED_BYTES])) == held[at : at + _COMPARED_BYTES]
+            for at in range(0, len(held), _COMPARED_BYTES)
+        )
+
+    def _on_disk(self, fd: int, position: int, count: int) -> bytes:
+        """Bytes of a segment file; zeros where they can't be read, because a write may mend it."""
+        try:
+            return self.channel.pread(fd, count, position).ljust(count, b"\0")
+        except OSError as error:
+            log.warning("a segment can't be read before it is written again: %s", error)
+            return bytes(count)
+
+    def _of_both(self, lane: int, row: memoryview, start: int, held: memoryview, on_disk: bytes) -> bytes:
+        """What a segment file is to have, where it differs from the buffer.
+
+        Either a failed sync has lost bytes of the file, or the memory was harmed. Whole records of
+        the file stay, and the buffer has what follows them. Nothing that was flushed is written
+        from a buffer whose own records are not whole.
+        """
+        lane_directory = self.directory.lane_directory(lane)
+        at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
+        kept, whole = whole_end(lane_directory, on_disk, at, start), whole_end(lane_directory, held, at, start)
+        if whole < len(held):
+            kept = max(kept, row[Lane.FLUSHED] - start)
+            log.error("lane %d: its write buffer is damaged at offset %d of the log", lane, start + whole)
+        return on_disk[:kept] + bytes(held[kept : len(on_disk)])
 
     def _file(self, lane: int, start: int) -> int:
         """The open file of the segment that a lane is in. One file of each lane is open."""

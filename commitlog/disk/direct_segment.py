@@ -12,9 +12,9 @@ from pathlib import Path
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, disk_error
-from commitlog.record.layout import Buffer
+from commitlog.record.layout import BLANK_BYTES, Buffer
 from commitlog.record.scan import scan
-from commitlog.record.table import Stop
+from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import Lane, segment_start
 
 _LOOK_BYTES = 1 << 16
@@ -74,12 +74,27 @@ def check_whole(lane_directory: LaneDirectory, data: bytes, at: int, start: int)
     `data` begins with the segment's first byte, at the log offset `start`. Raises CorruptRecord:
     no buffer has these bytes, so they are lost.
     """
-    table = scan(data, at, len(data), start, lane_directory.number, check_crc=True)
-    while table.stop is Stop.FULL:
-        table = scan(data, table.stop_position, len(data), start, lane_directory.number, check_crc=True)
+    table = _scan_whole(lane_directory, data, at, start)
     if table.stop not in (Stop.END, Stop.BLANK):
         reason = f"a failed sync lost it, and what the file holds now is damaged ({table.reason or 'zeros'})"
         raise CorruptRecord(reason, start + table.stop_position, str(lane_directory.segment_path(start)))
+
+
+def whole_end(lane_directory: LaneDirectory, data: Buffer, at: int, start: int) -> int:
+    """Where the whole records of a segment's bytes end that begin at byte `at`.
+
+    `data` begins with the segment's first byte, at the log offset `start`. A BLANK counts.
+    """
+    table = _scan_whole(lane_directory, data, at, start)
+    return table.stop_position + (BLANK_BYTES if table.stop is Stop.BLANK else 0)
+
+
+def _scan_whole(lane_directory: LaneDirectory, data: Buffer, at: int, start: int) -> RecordTable:
+    """The last table of the records from byte `at` on, whose CRCs are right."""
+    table = scan(data, at, len(data), start, lane_directory.number, check_crc=True)
+    while table.stop is Stop.FULL:
+        table = scan(data, table.stop_position, len(data), start, lane_directory.number, check_crc=True)
+    return table
 
 
 def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.disk.checkpoint import PositionsFile
-from commitlog.disk.direct_segment import check_whole
+from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import is_noted
@@ -42,11 +42,17 @@ def attach_buffers(control: ControlRegion, lane: int) -> WriteBuffers:
     try:
         return WriteBuffers.attach(pool, lane, row[Lane.SEGMENT_SIZE], row[Lane.SLOTS], writable=False)
     except RegionError as error:
-        raise PoolNotAdopted(
-            f"lane {lane}: {error}: its write buffers are damaged, or another's. Put them back if you can. Or keep a copy, "
-            f"then remove {buffers_path(pool, lane)} to go on with what the lane's files say: "
-            f"{row[Lane.WROTE] - row[Lane.COMMITTED]:,} bytes that were accepted and not written to them are given up then"
-        ) from error
+        raise not_its_buffers(control, lane, str(error)) from error
+
+
+def not_its_buffers(control: ControlRegion, lane: int, why: str) -> PoolNotAdopted:
+    """The error where something else is in the place of a lane's write buffers."""
+    row, pool = control.row(lane), control.region.path.parent
+    return PoolNotAdopted(
+        f"lane {lane}: {why}: its write buffers are damaged, or another's. Put them back if you can. Or keep a copy, "
+        f"then remove {buffers_path(pool, lane)} to go on with what the lane's files say: "
+        f"{row[Lane.WROTE] - row[Lane.COMMITTED]:,} bytes that were accepted and not written to them are given up then"
+    )
 
 
 @dataclass
@@ -137,9 +143,14 @@ class AdoptedLog:
         """
         file = self.lane_directory.segment_path(start)
         if not self._is_whole(held, start):
-            return  # the buffers were made later: the segment was never in them
+            if held.count(0) < len(held):  # else the buffers were made later: the segment was never in them
+                self.report(
+                    f"lane {self._lane}: its write buffer of {file} was damaged: what was flushed stays as it is"
+                )
+            return
         on_disk = self._read(file).ljust(self.segment_bytes, b"\0")
-        if has_other_bytes(on_disk, held[:count]) and self._is_whole(on_disk[:count], start):
+        whole = whole_end(self.lane_directory, on_disk[:count], 0, start)
+        if has_other_bytes(on_disk, held[:whole]):
             raise PoolNotAdopted(
                 f"{file} holds other messages than those that were flushed there from the pool "
                 f"{self.control.region.path.parent}; {self._way_out()}"

@@ -12,18 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.disk.direct_segment import check_whole
+from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, PoolNotAdopted, disk_error
 from commitlog.opening import Report
-from commitlog.opening.adopted_log import AdoptedLog, attach_buffers, has_other_bytes
+from commitlog.opening.adopted_log import AdoptedLog, attach_buffers, has_other_bytes, not_its_buffers
 from commitlog.opening.adopted_queues import check_queues
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
 from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.scan import scan
 from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROWS, Lane, segment_start
-from commitlog.shm.pool import is_direct
+from commitlog.shm.pool import is_direct, remove_buffers
 from commitlog.shm.positions import ControlRegion
 
 _COMPARED_BYTES = 1 << 18
@@ -83,6 +84,7 @@ class Adoption:
             return
         try:
             _check_buffers(self.control, lane_directory, self.channel)
+            _check_direct(row, lane_directory, self.channel)
         except FileNotFoundError:
             if is_leased(lane_directory, self._pool, self.channel):
                 raise PoolNotAdopted(
@@ -98,23 +100,31 @@ class Adoption:
             row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]  # what was committed may have been kept
             row[Lane.BUFFERS] += 1  # last: a start that is killed before is repeated
             return
-        try:
-            _check_direct(row, lane_directory, self.channel)
         except CorruptRecord as error:
+            is_in_file = is_direct(row, error.offset // row[Lane.SEGMENT_SIZE])
             if is_leased(lane_directory, self._pool, self.channel):
-                self.report(f"{error}; producer {row[Lane.LESSEE_PID]} holds lane {lane}: close it, then start again")
+                text = f"{error}; producer {row[Lane.LESSEE_PID]} holds lane {lane}: close it, then start again"
+                if not is_in_file:
+                    raise PoolNotAdopted(text) from error
+                self.report(text)
                 return
             self.report(f"lane {lane}: messages that were accepted are lost: {error}; what is whole is kept")
             _note_loss(row, error.offset)
             _write_out(self.control, lane_directory, self.channel)
             self._recover(lane, known_end=row[Lane.WROTE])
+            if not is_in_file:  # the next lessee makes buffers that have what the files have
+                remove_buffers(self._pool, lane)
+                row[Lane.BUFFERS] += 1
             return
         self._check_files(lane_directory)
 
     def _check_words(self, lane: int, row: memoryview) -> None:
         """Raises PoolNotAdopted for positions that no lane of this store can have."""
         size, most = self.facts.segment_bytes, (DIRECT_WINDOW + 1) * self.facts.segment_bytes
-        if row[Lane.SEGMENT_SIZE] not in (0, size) or row[Lane.WROTE] - row[Lane.FLUSHED] > most:
+        in_order = (
+            max(row[Lane.DISPATCHED], row[Lane.FIRST]) <= row[Lane.FLUSHED] <= row[Lane.COMMITTED] <= row[Lane.WROTE]
+        )
+        if row[Lane.SEGMENT_SIZE] not in (0, size) or not in_order or row[Lane.WROTE] - row[Lane.FLUSHED] > most:
             raise PoolNotAdopted(
                 f"lane {lane}: its positions in {self.control.region.path} are damaged. Keep a copy of the pool, then remove "
                 f"it, {self._pool}, to go on with what the files say: messages of any lane that are in the pool only are "
@@ -175,7 +185,7 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
     """Copies the bytes that are only in buffers to the segment files.
 
     A recovery that reads the files comes next. This writes the bytes in place of the committer,
-    whose lock is held.
+    whose lock is held. Nothing is written over what was flushed, nor over whole records.
     """
     row = control.row(lane_directory.number)
     size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
@@ -189,7 +199,10 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
                 end = row[Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
                 with channel.opened(lane_directory.segment_path(start), write=True, create=True) as fd:
                     channel.allocate(fd, size)
-                    channel.pwrite(fd, buffers.slot(start // size)[: end - start], 0)
+                    begin = max(row[Lane.DISPATCHED], start)
+                    on_disk = channel.pread(fd, end - begin, begin - start)
+                    kept = max(begin + whole_end(lane_directory, on_disk, 0, begin), flushed) - start
+                    channel.pwrite(fd, buffers.slot(start // size)[kept : end - start], kept)
     finally:
         buffers.close()
 
@@ -203,7 +216,8 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
     Every byte of a file must be that of the buffer or zero, and zero behind `wrote`. Where a
     committed byte is missing, `committed` goes back to `flushed`: nobody may read that byte from
     the file, or find a log's end by it, before the committer has written it again. Raises
-    PoolNotAdopted; FileNotFoundError where the buffers are gone.
+    PoolNotAdopted; CorruptRecord where a buffer was damaged; FileNotFoundError where the buffers
+    are gone.
     """
     row = control.row(lane_directory.number)
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
@@ -220,6 +234,7 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
             end = min(start + size, wrote)
             if end == start + size:
                 end = row[Lane.DATA_END + start // size % slots]
+            _check_held(control, lane_directory, buffers.slot(start // size), start, end, channel)
             if not _agrees(lane_directory, buffers.slot(start // size), start, where, end, channel):
                 raise _not_ours(lane_directory.segment_path(start), where, control)
             if not _has_all(lane_directory, buffers.slot(start // size), start, where, min(end, committed), channel):
@@ -228,6 +243,35 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
     finally:
         buffers.close()
     _check_end(control, lane_directory, size, channel)
+
+
+def _check_held(
+    control: ControlRegion,
+    lane_directory: LaneDirectory,
+    slot: memoryview,
+    start: int,
+    end: int,
+    channel: FileChannel,
+) -> None:
+    """Checks with all CRCs that a buffer has whole records behind what was flushed, up to `end`.
+
+    The first of them may begin in what was flushed. The file has that part, so the buffer need not.
+    Raises CorruptRecord, and PoolNotAdopted where not even the first record is of this lane.
+    """
+    lane, row = lane_directory.number, control.row(lane_directory.number)
+    begin, flushed = max(row[Lane.DISPATCHED], start), max(row[Lane.FLUSHED], start)
+    file = lane_directory.segment_path(start)
+    held = bytes(slot[begin - start : end - start])  # a copy: a view that stays would keep the buffer mapped
+    if whole_end(lane_directory, held, 0, begin) == len(held):
+        return
+    with contextlib.suppress(FileNotFoundError), channel.opened(file) as fd:
+        below = channel.pread(fd, flushed - begin, begin - start).ljust(flushed - begin, b"\0")
+        held = below + held[flushed - begin :]
+    whole = whole_end(lane_directory, held, 0, begin)
+    if whole < len(held) and not len(scan(slot, 0, end - start, start, lane, check_crc=False, max_records=1)):
+        raise not_its_buffers(control, lane, f"no message of the lane begins where that of {file} does")
+    if whole < len(held):
+        raise CorruptRecord("its write buffer was damaged", begin + whole, str(file))
 
 
 def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int, channel: FileChannel) -> None:

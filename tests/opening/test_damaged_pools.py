@@ -71,7 +71,7 @@ def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
             pytest.raises(errors.PoolNotAdopted, match=r"lane 0: .*/lane-0.*damaged, or another's.*remove .*/lane-0"),
         ):
             commitlog.Store.open(path, CONFIG)
-    for word, value in ((Lane.SEGMENT_SIZE, 12345), (Lane.WROTE, 1 << 60)):
+    for word, value in ((Lane.SEGMENT_SIZE, 12345), (Lane.WROTE, 1 << 60), (Lane.FLUSHED, 1 << 20)):
         control = ControlRegion.attach(pool, writable=True)
         right = control.row(0)[word]
         control.row(0)[word] = value
