@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from commitlog.disk.replica_files import ReplicaFiles
 from commitlog.disk.replica_mark import load_mark
@@ -14,27 +14,32 @@ from commitlog.reading.named_readers import NamedReaders
 
 def damaged_state_files(directory: StoreDirectory) -> list[str]:
     """What is wrong with the named readers, replicas and schemas of a store."""
-    found = []
-    for load in _loads(directory):
-        try:
-            load()
-        except FileNotFoundError:
-            continue  # it was just removed
-        except (CommitLogError, OSError) as error:
-            found.append(str(error))
+    found: list[str] = []
+    with _noted(found):
+        load_mark(directory)
+    for files in (NamedReaders(directory), ReplicaFiles(directory)):
+        with _noted(found):
+            for name in files.names():
+                with _noted(found):
+                    files.load(name)
+    with _noted(found):
+        topics = directory.channel.list(directory.topics_directory)
+        if topics:
+            from commitlog.schemas.topic_schemas import TopicSchemas  # most stores have none, and Arrow is large
+
+            schemas = TopicSchemas(directory, directory.channel)
+            for topic in topics:
+                with _noted(found):
+                    schemas.check(topic)
     return found
 
 
-def _loads(directory: StoreDirectory) -> Iterator[Callable[[], object]]:
-    """A call for each file, which raises what is wrong with it; for each topic one call."""
-    yield partial(load_mark, directory)
-    for files in (NamedReaders(directory), ReplicaFiles(directory)):
-        for name in files.names():
-            yield partial(files.load, name)
-    topics = directory.channel.list(directory.topics_directory) if directory.topics_directory.is_dir() else []
-    if topics:
-        from commitlog.schemas.topic_schemas import TopicSchemas  # most stores have none, and Arrow is large
-
-        schemas = TopicSchemas(directory, directory.channel)
-        for topic in topics:
-            yield partial(schemas.check, topic)
+@contextmanager
+def _noted(found: list[str]) -> Iterator[None]:
+    """Adds what is wrong to a list. A file that was just removed is not."""
+    try:
+        yield
+    except FileNotFoundError:
+        return
+    except (CommitLogError, OSError) as error:
+        found.append(str(error))

@@ -68,6 +68,16 @@ def test_a_bit_of_each_file_is_named_by_verify(store: HandMadeStore, subtests: p
     assert verify_store(path).good
 
 
+def test_a_file_in_place_of_a_directory(store: HandMadeStore) -> None:
+    """It is named, and the other files are looked at."""
+    with flipped(store.path / "topics/typed/1.json", b'"name": "a'):
+        for name in ("replicas", "readers"):
+            (store.path / name).rename(store.path / f"{name}.aside")
+            (store.path / name).touch()
+        named = " ".join(verify_store(store.path).findings)
+    assert all(str(store.path / name) in named for name in ("replicas", "readers", "topics/typed/1.json"))
+
+
 def test_what_a_flipped_bit_refuses(store: HandMadeStore) -> None:
     """Readers of what the file is about; all else goes on."""
     path = store.path
