@@ -15,6 +15,7 @@ are needed:
     "all_lanes": false      only lanes that have an offset are read
     "lanes": [0, 2]         only these lanes are read
     "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
+    "client": {"name": "billing", "topics": ["or*"]}    a server's client made it, with this token
 
 Retention keeps what a named reader needs, so a reader that is gone for good has to be removed.
 Only its owner matches a pattern, because a regular expression may take for ever. All others assume
@@ -75,6 +76,7 @@ _FIELDS = (
     "all_lanes",
     "lanes",
     "members",
+    "client",
 )
 _UNBELIEVABLE = (
     ValueError,
@@ -90,6 +92,21 @@ _UNBELIEVABLE = (
 
 Lag = dict[str, dict[int, int]]
 """topic → lane → number of messages that are there and not read."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """The token of a server's client that made a reader: its name, and what it is for."""
+
+    name: str
+    topics: tuple[str, ...]
+
+    def is_like(self, other: Client) -> bool:
+        """Whether both may have the same readers.
+
+        A token that takes the place of another one has its topics.
+        """
+        return self.name == other.name or set(self.topics) == set(other.topics)
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,8 @@ class NamedReader:
     kind: str = SPARK
     all_topics: bool = False
     lanes: LaneChoice = ALL_LANES
+    client: Client | None = None
+    """Whose it is; None for a reader of this machine."""
 
     def offset(self, topic: str, lane: int) -> int | None:
         """The next queue offset that it needs, or None if it does not read this topic and lane."""
@@ -158,6 +177,14 @@ class NamedReaders:
                 f"{path}: not the position of a reader ({repr(error)[:200]}); put it back; or remove the file if the reader "
                 "is gone: one of that name then begins as a new one"
             ) from error
+
+    @staticmethod
+    def check(reader: NamedReader) -> None:
+        """Raises ReaderError for a position that nobody would believe once it is in the file."""
+        try:
+            _from_json(reader.name, from_checked_json(to_checked_json(_to_json(reader)), _FIELDS))
+        except _UNBELIEVABLE as error:
+            raise ReaderError(f"reader {reader.name}: this is no position of a reader ({error!r:.200})") from None
 
     def stamp(self, name: str) -> tuple[int, int, int]:
         """A value that changes whenever the reader's file does. Raises OSError."""
@@ -299,6 +326,8 @@ def _to_json(reader: NamedReader) -> dict[str, Any]:
         values["lanes"] = sorted(reader.lanes.numbers)
     if reader.lanes.member is not None:
         values["members"] = list(reader.lanes.member)
+    if reader.client is not None:
+        values["client"] = {"name": reader.client.name, "topics": list(reader.client.topics)}
     return values
 
 
@@ -327,7 +356,15 @@ def _from_json(name: str, values: dict[str, Any]) -> NamedReader:
         kind,
         _is(bool, values.get("all_topics", False)),
         LaneChoice.of(values.get("lanes"), values.get("members")),
+        _client(values.get("client")),
     )
+
+
+def _client(values: object) -> Client | None:
+    if values is None:
+        return None
+    fields = _is(dict, values)
+    return Client(_is(str, fields["name"]), tuple(_is(str, topic) for topic in _is(list, fields["topics"])))
 
 
 def _queues(topic: str, lanes: object) -> dict[int, int]:

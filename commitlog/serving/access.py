@@ -52,6 +52,11 @@ class Access:
         """Whether a topic is among those that the client may use."""
         return any(fnmatchcase(topic, pattern) for pattern in self.topics)
 
+    @property
+    def covers_all(self) -> bool:
+        """Whether it is for every topic, whatever its name."""
+        return "*" in self.topics
+
     def check_reads(self, topics: Iterable[str] = ()) -> None:
         """Raises AccessDenied if the client may not read, or not these topics."""
         self._check(self.read, "read", topics)

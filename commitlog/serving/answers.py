@@ -146,10 +146,24 @@ def topics(store: ServedStore, access: Access, _request: requests.Topics) -> lis
 
 def stat(store: ServedStore, access: Access, _request: requests.Stat) -> Any:
     values = as_json(*collect(store.path))
+    if not access.covers_all:
+        values["index_damage"] = "what tells of the topics is damaged" if values["index_damage"] else ""
     for lane in values["lanes"]:
         lane["topics"] = {topic: ends for topic, ends in lane["topics"].items() if access.covers(topic)}
-    values["readers"] = [one for one in values["readers"] if all(map(access.covers, one["offsets"] or ()))]
+    values["readers"] = [_seen_reader(one, access) for one in values["readers"] if _sees_reader(one, access)]
     return _without_paths(values, store)
+
+
+def _sees_reader(reader: dict[str, Any], access: Access) -> bool:
+    """Whether the client may see all topics of a reader. A damaged one may be of any topic."""
+    known = reader["offsets"]
+    return access.covers_all if known is None else all(map(access.covers, known))
+
+
+def _seen_reader(reader: dict[str, Any], access: Access) -> dict[str, Any]:
+    """The reader without what it has not read of topics that the client may not see."""
+    lag = {topic: lanes for topic, lanes in (reader["lag"] or {}).items() if access.covers(topic)}
+    return reader | {"lag": reader["lag"] and lag, "behind": sum(sum(lanes.values()) for lanes in lag.values())}
 
 
 def _without_paths(values: Any, store: ServedStore) -> Any:

@@ -139,6 +139,9 @@ def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) 
         except (OSError, CommitLogError) as error:  # a disk is full, or no descriptor is left
             log.warning("clients that are gone are looked for again soon: %s", error)
             pause = LOOK_SECONDS
+        except Exception:  # without this thread no lease and no stalled stream would ever end
+            log.exception("a look at the clients has failed, and the next one comes soon")
+            pause = LOOK_SECONDS
         traffic = server.traffic.by_store()
         if traffic != told:
             told = traffic

@@ -22,10 +22,10 @@ from commitlog.errors import (
 )
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
-from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.named_readers import Client, NamedReader, NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.store_index import RENEW_SECONDS
-from commitlog.serving.access import Access
+from commitlog.serving.access import EVERYTHING, Access
 from commitlog.serving.flush_notices import FlushNotices
 
 _ISOLATIONS = get_args(requests.Isolation)
@@ -93,27 +93,59 @@ class ServedStore:
     # ---- names of readers -----------------------------------------------------------------------
 
     def hold_name(self, name: str, access: Access, peer: str) -> str:
-        """Takes a reader's name, and returns the lease. Raises ReaderInUse, ReaderError.
+        """Takes a reader's name, and returns the lease.
 
-        `peer` is the client's end of its connection.
+        `peer` is the client's end of its connection. Raises ReaderInUse, ReaderError, ServerBusy,
+        and AccessDenied where the position that the name has is of topics that this client may not
+        read, or is another client's.
         """
         with self._leases_lock:
             holder = next((lease for lease in self._leases.values() if lease.held.name == name), None)
             own = sum(lease.client == access.name for lease in self._leases.values())
         if holder is not None:
+            sees = access.covers_all or holder.client == access.name
+            whose = f"client {holder.client} at {holder.peer}" if sees else "another client"
             raise ReaderInUse(
-                f"reader {name} is in use by client {holder.client} at {holder.peer}: stop that reader first, or give this "
-                "one a name of its own"
+                f"reader {name} is in use by {whose}: stop that reader first, or give this one another name"
             )
         if own >= NAMES_PER_CLIENT_MAX:
             raise ServerBusy(
                 f"client {access.name} holds {own} names of readers, which is the limit; stop some readers"
             )
         held = HeldReaderName(self.path, name, self.clock)
+        try:
+            self._check_owner(held, access)
+        except BaseException:
+            held.close()
+            raise
         lease = secrets.token_urlsafe(16)
         with self._leases_lock:
             self._leases[lease] = _Lease(held, access.name, peer, self.clock.monotonic_ns() + LEASE_NS)
         return lease
+
+    def _check_owner(self, held: HeldReaderName, access: Access) -> None:
+        """Raises AccessDenied where the position of the name may not be replaced by this client."""
+        try:
+            known = held.readers.load(held.name)
+        except (FileNotFoundError, ReaderError):
+            return  # there is none; one that can't be read is replaced
+        may_read = all(map(access.covers, known.offsets)) and (known.pattern is None or self._is_own(known, access))
+        if known.store_id == self._store_id() and not (may_read and self._is_own(known, access, of_nobody=True)):
+            raise AccessDenied(
+                f"reader {held.name} is not for the token {access.name}: it has a position of another client, or of other "
+                "topics; choose a name of your own, or ask who runs the server to drop that reader"
+            )
+
+    @staticmethod
+    def _is_own(known: NamedReader, access: Access, *, of_nobody: bool = False) -> bool:
+        """Whether a client may have made this reader. `of_nobody`: or somebody on this machine."""
+        if access.covers_all:
+            return True
+        return of_nobody if known.client is None else known.client.is_like(Client(access.name, access.topics))
+
+    def _store_id(self) -> str:
+        with self.index() as (index, _):
+            return index.store_id
 
     def move_name(self, request: requests.MoveName, access: Access, peer: str) -> bool:
         """Renews a lease, moves its reader, and ends it if asked to; False if there is none."""
@@ -141,13 +173,24 @@ class ServedStore:
         """The position as it is written.
 
         Topics that the client may not see count as passed over, or they would be kept for it.
+        Raises ReaderError for offsets that no reader can have.
         """
         access.check_reads(position.offsets)
         passed_over = set(position.passed_over)
-        if position.pattern is not None:
-            with self.index() as (index, _):
+        with self.index("committed") as (index, _):
+            if position.pattern is not None:
                 passed_over |= {topic for topic in index.topics() if not access.covers(topic)}
-        return NamedReader(
+            ends = {
+                topic: {lane: queue.end for lane, queue in index.ranges(topic).items()} for topic in position.offsets
+            }
+        for topic, lanes in position.offsets.items():
+            for lane, offset in lanes.items():
+                end = ends[topic].get(lane)
+                if end is not None and offset > end:
+                    raise ReaderError(
+                        f"reader {name}: offset {offset} of topic {topic}, lane {lane}, which ends at {end}"
+                    )
+        moved = NamedReader(
             name,
             position.store_id,
             position.offsets,
@@ -155,7 +198,10 @@ class ServedStore:
             pattern=position.pattern,
             all_lanes=position.all_lanes,
             passed_over=frozenset(passed_over),
+            client=None if access is EVERYTHING else Client(access.name, access.topics),
         )
+        NamedReaders.check(moved)
+        return moved
 
     def end_old_leases(self, peers: set[str]) -> None:
         """Gives back the names of clients that are gone.

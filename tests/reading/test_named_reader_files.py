@@ -25,7 +25,6 @@ from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
-from commitlog.record.layout import Buffer
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.children import without_privileges
 
@@ -141,12 +140,12 @@ def test_a_name_is_held_by_one(store: HandMadeStore, monkeypatch: pytest.MonkeyP
 def test_an_error_keeps_no_name(store: HandMadeStore) -> None:
     """Not even as long as somebody keeps the error, and what it came through."""
 
-    class Full(FileChannel):
-        def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
-            raise OSError(errno.ENOSPC, "no space")
+    class Broken(FileChannel):
+        def list(self, path: Path) -> list[str]:  # which is called when the name is taken already
+            raise OSError(errno.EIO, "the disk is broken")
 
-    with pytest.raises(ReaderError, match="no space") as kept:
-        NamedReaders(StoreDirectory(store.path, Full())).hold("billing")
+    with pytest.raises(ReaderError, match="the disk is broken") as kept:
+        NamedReaders(StoreDirectory(store.path, Broken())).hold("billing")
     readers = NamedReaders(store.directory)
     assert not readers.is_held("billing")
     assert kept.value.__traceback__ is not None

@@ -87,12 +87,13 @@ def test_the_position_is_in_the_store(store: HandMadeStore, server: Server, toke
 
 
 def test_one_client_at_a_time(store: HandMadeStore, server: Server, tokens: dict[str, str]) -> None:
-    of = reader(server, tokens["all"])
+    """A token for every topic is told who the other one is."""
+    of = reader(server, tokens["orders"])
     of.initialOffset()
-    with pytest.raises(ReaderInUse, match=r"reader billing is in use by client all at 127\.0\.0\.1:"):
-        reader(server, tokens["orders"]).initialOffset()
+    with pytest.raises(ReaderInUse, match=r"reader billing is in use by client orders at 127\.0\.0\.1:"):
+        reader(server, tokens["all"]).initialOffset()
     of.stop()
-    other = reader(server, tokens["orders"])
+    other = reader(server, tokens["all"])
     other.initialOffset()
     other.stop()
 
