@@ -9,6 +9,7 @@ from commitlog.disk.locks import is_running, poll
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
+from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
 from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
@@ -72,10 +73,12 @@ class LaneSource:
         segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
         log, recorded = LogScan(segments, self.number), limits.flushed
         self.first = begin_of_log(log, limits.first if recorded else None)
+        known = recorded or flushed_by_checkpoint(self.directory, log, self.view.channel)
+        known = max(known, flushed_by_age(log), flushed_by_queues(self.directory, log, self.view.channel))
         for piece in log.pieces(max(limits.dispatched, self.first)):
             if not isinstance(piece, Gap):
                 self.end = max(self.end, piece.buffer_start + piece.stop_position)
-            elif piece.start >= recorded or (piece.last and piece.is_unfinished(recorded)):
+            elif piece.start >= known or (piece.last and piece.is_unfinished(known)):
                 self.end = piece.start
                 if not piece.last and not recorded:
                     raise BackupRefused(

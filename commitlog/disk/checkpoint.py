@@ -155,8 +155,8 @@ class StoreCheckpoint:
     """RocketMQ's StoreCheckpoint: how far data, queues and index are on disk.
 
     The three timestamps are store timestamps in ms, the two offsets are bytes. Each field may be 0:
-    then RocketMQ's recovery begins earlier in the log. The file has no CRC, so we write it and
-    never rely on it.
+    then RocketMQ's recovery begins earlier in the log. The file has no CRC, so we write it, and
+    rely on it only where our own `positions` is lost.
     """
 
     physic_msg_timestamp: int = 0
@@ -164,6 +164,17 @@ class StoreCheckpoint:
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+
+    @classmethod
+    def load(cls, path: Path, channel: FileChannel) -> StoreCheckpoint | None:
+        """Reads the file; None where there is none, or another thing. Raises OSError."""
+        try:
+            data = channel.read_file(path, _STORE_CHECKPOINT.size)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, *_NO_FILE):
+                return None
+            raise
+        return cls(*_STORE_CHECKPOINT.unpack(data)) if len(data) == _STORE_CHECKPOINT.size else None
 
     def save(self, path: Path, channel: FileChannel) -> None:
         """Writes the file whole and syncs it. Raises OSError."""

@@ -24,6 +24,7 @@ from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.inspecting.state_files import damaged_state_files
+from commitlog.reading.flushed_evidence import flushed_by_queues
 from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.record.byte_ranges import Ints
@@ -192,7 +193,7 @@ class _Check:
         is_cut = gap.last and flushed is not None and not self.root.ends_whole and gap.is_unfinished(flushed)
         if limit is not None and (gap.start >= limit or is_cut):
             return  # more of the record is flushed soon
-        if not gap.last and flushed is not None and gap.start >= flushed:
+        if not gap.last and flushed is not None and gap.start >= flushed and gap.start >= self._flushed_besides():
             self._add_finding(
                 file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here"
             )
@@ -202,6 +203,13 @@ class _Check:
             self._add_finding(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
         elif gap.dirty:
             self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
+
+    def _flushed_besides(self) -> int:
+        """How far consume queues show that the log was flushed, maybe beyond its recorded end."""
+        if self.root.lane is None or self.root.limit is not None:
+            return 0
+        lane_directory = LaneDirectory(self.root.path, self.root.lane)
+        return flushed_by_queues(lane_directory, self.root.scan(self.channel), self.channel)
 
     def _count(self, table: RecordTable) -> int:
         """Counts the records of a table. Returns its end as a log offset."""

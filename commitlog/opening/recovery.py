@@ -42,13 +42,14 @@ from commitlog.opening.lowered_marks import lower_marks
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
+from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.table import RecordTable
-from commitlog.shm.layout import MAX_SLOTS, segment_start
+from commitlog.shm.layout import segment_start
 
 _PAGE_BYTES = 4096
 _PROGRESS_NS = 1_000_000_000
@@ -164,6 +165,9 @@ class _Recovery:
         self.findings: list[str] = []
         self.too_short: list[int] = []
         """Starts of the segment files that were too short."""
+        self.flushed = 0
+        """A log offset: a bad record below it is damage and no torn tail."""
+        self.has_positions, self.knows_flushed = True, False
         self.stopped_properly = not lane_directory.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
@@ -176,16 +180,16 @@ class _Recovery:
             self._find(f"{path}: {reason}")
         log = LogScan(segments, self.lane, progress=self._progress)
         recorded = self._recorded()
+        self.has_positions = recorded is not None
         if recorded is not None:
             self._finish_deletion(segments, recorded)
         positions = self._positions_of(log, recorded)
-        flushed = max(
-            positions.flushed_where, self._flushed_by_age(log), self._stopped_at(segments, positions.flushed_where)
-        )
-        walked, dispatched = self._walk(log, positions, max(flushed, known_end))
+        flushed = max(positions.flushed_where, flushed_by_age(log), self._stopped_at(segments, positions.flushed_where))
+        self.flushed = max(flushed, known_end)
+        walked, dispatched = self._walk(log, positions)
         walked_from = segment_start(max(positions.dispatched_where - 1, 0), self.size)
         for gap in gaps_of_files(log, positions.first_where, walked_from, self.too_short):
-            self._note_corruption(replace(gap, end=self._resume_at(flushed, segments)) if gap.last else gap)
+            self._note_corruption(replace(gap, end=self._resume_at(segments)) if gap.last else gap)
         for gap in walked.corrupt:
             self._note_corruption(gap)
         self._cut(log, walked)
@@ -314,16 +318,14 @@ class _Recovery:
             self._find(finding)
         return found
 
-    def _flushed_by_age(self, log: LogScan) -> int:
-        """A log offset below which all was flushed.
-
-        A buffer is reused only when its segment is flushed, and a lane has at most MAX_SLOTS
-        buffers.
-        """
-        for start in reversed(log.segments.starts):
-            if log.holds_record(start):
-                return max(start - MAX_SLOTS * self.size, 0)
-        return 0
+    def _look_for_flushed(self, log: LogScan) -> None:
+        """Raises `flushed` to what other files show of a lane that was killed. It does so once."""
+        if not self.knows_flushed:
+            self.knows_flushed = True
+            found = flushed_by_queues(self.lane_directory, log, self.channel)
+            if not self.has_positions:
+                found = max(found, flushed_by_checkpoint(self.lane_directory, log, self.channel))
+            self.flushed = max(self.flushed, found)
 
     def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
         """Where the last byte that is not zero ends, in a lane that was stopped properly.
@@ -340,7 +342,7 @@ class _Recovery:
 
     # ---- the walk -------------------------------------------------------------------------------
 
-    def _walk(self, log: LogScan, positions: Positions, flushed: int) -> tuple[_Walked, int]:
+    def _walk(self, log: LogScan, positions: Positions) -> tuple[_Walked, int]:
         """Walks the log, and returns what it found and how far the consume queues are right.
 
         The walk begins at the recorded `dispatched`. Where that offset or the queues are doubtful,
@@ -349,19 +351,19 @@ class _Recovery:
         first, dispatched = positions.first_where, positions.dispatched_where
         known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries)
         if known and (dispatched > 0 or not log.segments.starts):
-            walked = self._walk_from(log, positions, flushed, build=False)
+            walked = self._walk_from(log, positions, build=False)
             if walked.met_dispatched and walked.queues_right:
                 if any(gap.end > dispatched for gap in walked.corrupt):  # a dispatcher would not get past it
-                    walked = self._walk_from(log, positions, flushed, build=True)
+                    walked = self._walk_from(log, positions, build=True)
                     dispatched = walked.end
                 return walked, min(dispatched, walked.end)
         for finding in self.queue_check.findings:
             self._find(finding)
         self.queue_repair.begin_rebuild(first)
-        walked = self._walk_from(log, replace(positions, dispatched_where=first), flushed, build=True)
+        walked = self._walk_from(log, replace(positions, dispatched_where=first), build=True)
         return walked, walked.end
 
-    def _walk_from(self, log: LogScan, positions: Positions, flushed: int, *, build: bool) -> _Walked:
+    def _walk_from(self, log: LogScan, positions: Positions, *, build: bool) -> _Walked:
         """Walks the log from the recorded `dispatched` on, and judges every gap.
 
         `build` places the consume queue entries of all records that are kept.
@@ -375,7 +377,7 @@ class _Recovery:
         for piece in log.pieces(start):
             if isinstance(piece, Gap):
                 if walked.torn is None:
-                    self._judge(walked, piece, flushed, log.segments)
+                    self._judge(walked, piece, log)
                 walked.met_dispatched |= dispatched in (piece.start, piece.end)
             elif walked.torn is not None:
                 walked.records_after += len(piece)
@@ -394,25 +396,28 @@ class _Recovery:
             old = int(np.searchsorted(where, dispatched))
             walked.queues_right = check.have_entries(table, old) and check.reach(table, old)
 
-    def _judge(self, walked: _Walked, gap: Gap, flushed: int, segments: MappedFileQueue) -> None:
+    def _judge(self, walked: _Walked, gap: Gap, log: LogScan) -> None:
         """Decides whether a gap is the log's end, or damage within it."""
         walked.end = gap.start
-        below = gap.start < flushed
-        unfinished = not self.stopped_properly and gap.is_unfinished(flushed)
-        if below and ((gap.end <= flushed and not gap.last) or not unfinished):
+        if gap.end > self.flushed and not gap.last:
+            self._look_for_flushed(log)
+        below = gap.start < self.flushed
+        unfinished = not self.stopped_properly and gap.is_unfinished(self.flushed)
+        if below and ((gap.end <= self.flushed and not gap.last) or not unfinished):
             if gap.last:
                 walked.torn = gap
-                gap = replace(gap, end=self._resume_at(flushed, segments))
+                gap = replace(gap, end=self._resume_at(log.segments))
             walked.corrupt.append(gap)
             walked.end = gap.end
         elif gap.dirty or not gap.last:
             walked.torn = gap
 
-    def _resume_at(self, flushed: int, segments: MappedFileQueue) -> int:
+    def _resume_at(self, segments: MappedFileQueue) -> int:
         """Where a log continues that is damaged up to `flushed`.
 
         It is behind the damage, so that no offset is used twice.
         """
+        flushed = self.flushed
         start = segment_start(flushed, self.size)
         has_room = segments.find(flushed) is not None and start + self.size - flushed >= BLANK_BYTES
         return flushed if has_room or flushed == start else start + self.size

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from commitlog.disk.checkpoint import Positions, PositionsFile
-from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.consume_queue import ENTRY, ConsumeQueue
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
@@ -90,15 +92,26 @@ class MadeLane:
     def set_positions(
         self, flushed: int, dispatched: int, first: int = 0, drained: bool = False, entries: int = -1
     ) -> None:
-        """Writes the positions. Without `drained` the lane was killed: its `abort` is there."""
+        """Writes the positions. Without `drained` the lane was killed: its `abort` is there.
+
+        A dispatcher has placed no entry of a record that was not flushed.
+        """
         self.directory.path.mkdir(parents=True, exist_ok=True)
         if drained:
             self.directory.abort_file.unlink(missing_ok=True)
         else:
             self.directory.abort_file.touch()
+            self.forget_entries(flushed)
         PositionsFile(self.directory, "", DISK).store(
             Positions(1, flushed, dispatched, first, 1_000_000, drained, entries)
         )
+
+    def forget_entries(self, flushed: int) -> None:
+        """Empties the entries of records that end behind a log offset."""
+        for file in self.directory.consumequeue.glob("*/*/*"):
+            entries = np.fromfile(file, ENTRY)
+            entries[entries["physical_offset"] + entries["size"] > flushed] = (0, 0, 0)
+            file.write_bytes(entries.tobytes())
 
     def recover(self, channel: FileChannel = DISK, report: Callable[[str], None] = lambda line: None) -> LaneEnd:
         return recover_lane(self.directory, self.segment_bytes, channel, report, queue_file_bytes=QUEUE_FILE)

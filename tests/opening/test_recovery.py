@@ -94,7 +94,7 @@ def test_a_lane_that_somebody_holds_is_refused(lane: MadeLane) -> None:
 def test_a_torn_record_above_flushed_is_cut_off_and_kept_in_quarantine(lane: MadeLane) -> None:
     """The half record goes to quarantine byte for byte.
 
-    Its place and its consume queue entry become zeros.
+    Its place becomes zeros.
     """
     number = len(lane.records) - 1
     start, end = lane.places[number]
@@ -110,7 +110,7 @@ def test_a_torn_record_above_flushed_is_cut_off_and_kept_in_quarantine(lane: Mad
     assert copy.read_bytes().rstrip(b"\0") == torn.rstrip(b"\0")
     assert any("torn tail" in line and str(start) in line for line in found.findings)
     for topic in ("orders", "payments"):
-        assert lane.entries(topic) == lane.expected_entries(topic, start)
+        assert lane.entries(topic) == lane.expected_entries(topic, boundary(lane, 40))
     check_again(lane, found)
 
 

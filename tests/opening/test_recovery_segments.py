@@ -104,6 +104,7 @@ def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
     """
     lane.directory.positions_file.unlink()
     lane.directory.abort_file.touch()
+    lane.forget_entries(0)
     lane.write(0, b"\xff" * 10)
     lane.directory.segment_path(2 * SEGMENT).write_bytes(bytes(SEGMENT))
     found = lane.recover()

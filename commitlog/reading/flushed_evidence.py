@@ -1,0 +1,94 @@
+"""What tells that a log was flushed, besides `positions`: what is written only after a sync.
+
+`positions` is up to a second old after a kill, and it may be lost. A bad record ends the log only
+where nothing else says that the log was flushed further. Otherwise the records behind it would go
+with a torn tail, though somebody was told that they are durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from commitlog.disk.checkpoint import StoreCheckpoint
+from commitlog.disk.consume_queue import ConsumeQueue, is_light
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.reading.log_walk import RecentSegments
+from commitlog.reading.queue_bounds import NamedQueue, record_of_entry
+from commitlog.shm.layout import MAX_SLOTS
+
+_LOOKS = 256
+"""Entries at a queue's end that are looked at one by one; further ones at doubled distances."""
+
+
+def flushed_by_age(log: LogScan) -> int:
+    """A log offset below which all was flushed.
+
+    A buffer is reused only when its segment is flushed, and a lane has at most MAX_SLOTS buffers.
+    """
+    for start in reversed(log.segments.starts):
+        if log.holds_record(start):
+            return max(start - MAX_SLOTS * log.segments.size, 0)
+    return 0
+
+
+def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
+    """A log offset below which all was flushed, as the consume queues show; 0 where they don't.
+
+    The dispatcher places an entry only when its record is flushed. An entry counts if its record is
+    there, because an index may be damaged.
+    """
+    segments, found = RecentSegments(lane_directory, log.segments.size, channel, keep=4), 0
+    for topic in channel.list(lane_directory.consumequeue):
+        if not is_light(topic):
+            named = NamedQueue(topic, lane_directory.number)
+            with (
+                contextlib.suppress(DamagedFile, OSError),
+                ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue,
+            ):
+                found = max(found, _end_of_last(queue, named, segments, found))
+    return found
+
+
+def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int) -> int:
+    """Where the record of the last entry that is right ends; `known` if it is not behind that."""
+    for offset in _from_end(queue.first(), queue.end()):
+        ((where, size, _),) = queue.entries(offset, 1).tolist() or [(0, 0, 0)]
+        if 0 < where + size <= known:
+            break
+        with contextlib.suppress(CorruptRecord, DamagedFile, OverflowError, ValueError):
+            record_of_entry(segments, named, offset, where, size)
+            return int(where + size)
+    return known
+
+
+def _from_end(first: int, end: int) -> Iterator[int]:
+    back = itertools.chain(range(1, _LOOKS), (_LOOKS << shift for shift in itertools.count()))
+    return itertools.takewhile(lambda offset: offset >= first, (end - distance for distance in back))
+
+
+def flushed_by_checkpoint(lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
+    """The same by RocketMQ's checkpoint: records from before its timestamp were flushed.
+
+    Clocks jump, and the file has no CRC. So it counts only where `positions` is lost.
+    """
+    checkpoint = StoreCheckpoint.load(lane_directory.checkpoint_file, channel)
+    if checkpoint is None:
+        return 0
+    for start in reversed(log.segments.starts):
+        end = 0
+        for piece in log.pieces(start):
+            if piece.end >= start + log.segments.size if isinstance(piece, Gap) else piece.buffer_start != start:
+                break
+            if not isinstance(piece, Gap):
+                old = np.flatnonzero(piece.store_timestamps < checkpoint.physic_msg_timestamp)
+                end = int(piece.physical_offsets[old[-1]] + piece.sizes[old[-1]]) if len(old) else end
+        if end:
+            return end
+    return 0
