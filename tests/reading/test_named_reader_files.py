@@ -141,7 +141,7 @@ def test_an_error_keeps_no_name(store: HandMadeStore) -> None:
     """Not even as long as somebody keeps the error, and what it came through."""
 
     class Broken(FileChannel):
-        def list(self, path: Path) -> list[str]:  # which is called when the name is taken already
+        def list(self, path: str | Path) -> list[str]:  # which is called when the name is taken already
             raise OSError(errno.EIO, "the disk is broken")
 
     with pytest.raises(ReaderError, match="the disk is broken") as kept:
