@@ -152,9 +152,11 @@ class LaneProgress:
             waited = clock.monotonic_ns() - began
             if waited >= limit:
                 late = self._late(level, where) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+                why = self._attachment.why_late(began, "")
                 raise (ReplicationTimeout if late else WaitTimeout)(
-                    f"lane {self.lane}: {where - row[word]:,} bytes are not {level} after {limit / 1e9:g} s; they stay in "
-                    f"the log and may still become so: wait again, to send them again would double them"
+                    f"lane {self.lane}: {where - row[word]:,} bytes are not {level} after {limit / 1e9:g} s"
+                    f"{why and f', {why}'}; they stay in the log and may still become so: wait again, to send them again "
+                    f"would double them"
                 )
             if waited < _SPIN_NS:
                 os.sched_yield()

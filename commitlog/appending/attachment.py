@@ -40,6 +40,8 @@ from commitlog.shm.region import RegionError
 _NEEDED_DESCRIPTORS = 24
 """Descriptors of a producer: locks, mappings, sockets with their internals, files it reads."""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
+_STAGE_SILENT_NS = 1_000_000_000
+"""A stage that is asked for something, and has given no sign for so long, is said to hang."""
 _LEASE_POLL_SECONDS = 0.01
 _NAMED_HOLDERS = 8
 """How many processes the error names that no lane is free."""
@@ -248,6 +250,25 @@ class Attachment:
             if code:
                 self._check_place()  # where the path leads elsewhere, the stages find no file
                 raise disk_error(code, f"{self.directory.path}: {doing} fails")
+
+    def why_late(self, since_ns: int, otherwise: str) -> str:
+        """Why the stages have not done something that was asked for at a time (monotonic ns).
+
+        It is a stage that has given no sign since then, or `otherwise`; a part of an error's text.
+        """
+        now = self.clock.monotonic_ns()
+        for stage in ("committer", "flusher", "allocator"):
+            row = self.control.stage_row(stage)
+            beat = row[Stage.HEARTBEAT]
+            if beat < since_ns and now - beat >= _STAGE_SILENT_NS:
+                pid = row[Stage.PID]
+                if not pid:
+                    return f"the {stage} does not run (see logs/{stage}.log of the store)"
+                return (
+                    f"the {stage} (pid {pid}) has given no sign for {(now - beat) / 1e9:.0f} s: it hangs, often in a slow "
+                    f"disk (see logs/{stage}.log of the store), and is replaced after supervisor.hung_after_ms"
+                )
+        return otherwise
 
     # ---- sockets --------------------------------------------------------------------------------
 

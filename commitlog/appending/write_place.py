@@ -173,14 +173,14 @@ class WritePlace:
         self,
         condition: Callable[[], bool],
         limit_ms: int,
-        late: Callable[[int], Exception],
+        late: Callable[[int, int], Exception],
         served: Callable[[], int] = lambda: 0,
     ) -> None:
         """Waits until the condition holds, and counts the wait.
 
-        Raises the fault of a stage, or `late(limit_ms)` at the limit. The limit begins again
-        whenever `served` changes: then the stage works for others, and has not come to this lane
-        yet.
+        Raises the fault of a stage, or `late(limit_ms, since)` at the limit, where `since` is when
+        the limit began (monotonic ns). It begins again whenever `served` changes: then the stage
+        works for others, and has not come to this lane yet.
         """
         row, clock = self._row, self._clock
         began = since = clock.monotonic_ns()
@@ -198,7 +198,7 @@ class WritePlace:
                     row[Lane.BUFFER_TIMEOUTS] += 1
                     self._attachment.check_open()
                     self._attachment.check_stages()
-                    raise late(limit_ms)
+                    raise late(limit_ms, since)
                 for stage in ("committer", "allocator"):
                     self._attachment.wake(stage)
                 self._attachment.await_notice(NOTICE_WAIT_MS, condition)
@@ -206,14 +206,16 @@ class WritePlace:
             row[Lane.BLOCKED] = 0
             self._progress.waited_for_buffer(clock.monotonic_ns() - began)
 
-    def _no_buffer(self, limit_ms: int) -> NoBufferAvailable:
+    def _no_buffer(self, limit_ms: int, since: int) -> NoBufferAvailable:
+        why = self._attachment.why_late(since, "the disk does not keep up")
         return NoBufferAvailable(
-            f"lane {self._lease.lane}: no write buffer came free in {limit_ms} ms, the disk does not keep up; the message "
-            f"was not accepted: send it again later, or raise producer.buffer_wait_ms"
+            f"lane {self._lease.lane}: no write buffer came free in {limit_ms} ms, {why}; the message was not accepted: send "
+            f"it again later, or raise producer.buffer_wait_ms"
         )
 
-    def _no_segment(self, limit_ms: int) -> AllocateTimeout:
+    def _no_segment(self, limit_ms: int, since: int) -> AllocateTimeout:
+        why = self._attachment.why_late(since, "see the store's logs/allocator.log")
         return AllocateTimeout(
-            f"CREATE_MAPPED_FILE_FAILED: lane {self._lease.lane}: the next segment was not made in {limit_ms} ms; the "
-            f"message was not accepted: see the store's logs/allocator.log, or raise producer.segment_wait_ms"
+            f"CREATE_MAPPED_FILE_FAILED: lane {self._lease.lane}: the next segment was not made in {limit_ms} ms, {why}; the "
+            f"message was not accepted: send it again later, or raise producer.segment_wait_ms"
         )

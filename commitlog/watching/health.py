@@ -237,7 +237,7 @@ def _lanes(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
             snapshot.blocked_ms,
             limits.blocked_ms,
             "producers wait for a write buffer",
-            "the disk does not keep up: a quicker disk, or store.buffers_per_lane",
+            _why_blocked(snapshot.statistics, limits),
         ),
         (
             "unflushed",
@@ -258,6 +258,14 @@ def _lanes(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
         if late:
             text = f"{_name(late)}: {what}, for {_time(max(waits[lane] for lane in late))} at most"
             yield _reason(code, text, way_out, lanes=late)
+
+
+def _why_blocked(facts: StoreStatistics, limits: HealthLimits) -> str:
+    """What helps producers that wait: a stage that hangs or is gone is not a slow disk."""
+    for stage in facts.stages:
+        if stage.stage in ("committer", "flusher") and (not stage.pid or stage.silent_ms > limits.silent_ms):
+            return f"the {stage.stage} does nothing; see {facts.path}/logs/{stage.stage}.log"
+    return "the disk does not keep up: a quicker disk, or store.buffers_per_lane"
 
 
 def _faults(facts: StoreStatistics) -> Iterator[Reason]:

@@ -48,7 +48,7 @@ class PoolWatch:
             self._warned.add(lane)
             row[Lane.LOW_WATER] += 1
             log.warning(
-                "lane %d: no write buffer has been free for %d ms, the disk does not keep up: %d bytes are not flushed",
+                "lane %d: no write buffer has been free for %d ms: %d bytes are not flushed",
                 lane,
                 (now - self._empty_since[lane]) // 1_000_000,
                 wrote - flushed,

@@ -71,6 +71,20 @@ def test_back_pressure_may_be_an_error_at_once(tmp_path: Path, monkeypatch: pyte
         assert read(store) == [*accepted, b"at last"]
 
 
+def test_a_stage_that_hangs_is_named_to_who_waits_for_it(tmp_path: Path) -> None:
+    """The disk is not blamed for it."""
+    config = {**SMALL, "producer": {"buffer_wait_ms": 1100}, "supervisor": {"hung_after_ms": 600_000}}
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        receipt = producer.send("t", b"x")
+        receipt.wait()
+        flusher = pid_of(store.path, "flusher")
+        with halted_process(flusher):
+            with pytest.raises(errors.NoBufferAvailable, match=rf"the flusher \(pid {flusher}\) has given no sign for"):
+                send_until_refused(producer, [])
+            with pytest.raises(errors.WaitTimeout, match=rf"the flusher \(pid {flusher}\) has given no sign for"):
+                producer.flush(timeout=1.1)
+
+
 def test_who_waits_for_stages_that_are_gone_is_told(tmp_path: Path) -> None:
     """All stages are killed at once, and nobody waits on.
 
