@@ -503,6 +503,10 @@ class IngestError(CommitLogError):
     """The main job can't start or go on."""
 
 
+class InputError(CommitLogError):
+    """An input file is no text or can't be read, or a line of it can't be sent."""
+
+
 FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.ENOSPC: DiskFull,
     errno.EDQUOT: QuotaExceeded,

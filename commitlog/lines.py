@@ -119,13 +119,16 @@ def log_to(
 class LineSplitter:
     """Splits input into lines as it comes. A line is the bytes before a newline.
 
-    Errors call the input `name`; a line has at most `longest` bytes.
+    Errors call the input `name`; a line has at most `longest` bytes. Longer ones are passed over
+    and counted in `skipped` where `skips` says so. `lines` counts all that were complete.
     """
 
-    def __init__(self, name: str, longest: int) -> None:
-        self._name, self._longest = name, longest
+    def __init__(self, name: str, longest: int, *, skips: bool = False) -> None:
+        self._name, self._longest, self._skips = name, longest, skips
         self._partial = b""
-        self._lines = 0
+        self._is_within_skipped = False
+        self.lines = 0
+        self.skipped = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes.
@@ -133,25 +136,35 @@ class LineSplitter:
         Raises MessageTooLarge for a line that is too long, so that endless input does not fill the
         memory.
         """
+        if self._is_within_skipped:
+            _, end, data = data.partition(b"\n")
+            self._is_within_skipped = not end
+            self.lines += len(end)
         *lines, self._partial = (self._partial + data).split(b"\n")
-        self._lines += len(lines)
+        self.lines += len(lines)
+        if self._skips:
+            return self._without_long(lines)
         if len(self._partial) > self._longest:
             raise MessageTooLarge(
-                f"MESSAGE_SIZE_EXCEEDED: {self._name}: line {self._lines + 1} is longer than {self._longest:,} bytes, the "
-                f"largest message; is this a text file?"
+                f"MESSAGE_SIZE_EXCEEDED: {self._name}: line {self.lines + 1} is longer than {self._longest:,} bytes, the "
+                f"largest message; is this a text file? --skip-long passes over such lines"
             )
         return lines
+
+    def _without_long(self, lines: list[bytes]) -> list[bytes]:
+        kept = [line for line in lines if len(line) <= self._longest]
+        self.skipped += len(lines) - len(kept)
+        if len(self._partial) > self._longest:
+            self.skipped += 1
+            self._partial, self._is_within_skipped = b"", True
+        return kept
 
     def end(self) -> list[bytes]:
         """What follows the last newline, as the input's last line. The next `feed` begins anew."""
         rest = [self._partial] if self._partial else []
-        self.restart()
+        self._partial, self._is_within_skipped = b"", False
+        self.lines = 0
         return rest
-
-    def restart(self) -> None:
-        """Forgets a line that is not complete."""
-        self._partial = b""
-        self._lines = 0
 
 
 def why_unreadable(name: str) -> str | None:

@@ -26,7 +26,7 @@ FLOORS = (
     {"status"},
     {"receipt"},
     {"errors"},
-    {"clock", "config", "lines", "native", "quantities"},
+    {"clock", "config", "lines", "native", "quantities", "text_files"},
     {"config_file"},
     {"record"},
     {"disk", "message"},
@@ -67,7 +67,7 @@ HEAVY = (
 ARROW_ROOMS = tuple(
     f"commitlog/{room}/" for room in ("columns", "schemas", "planning", "remote", "serving", "forwarding")
 )
-ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py")
+ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py", "commitlog/text_files.py")
 
 # The door to the disk, and the one to shared memory.
 DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}

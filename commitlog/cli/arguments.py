@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from commitlog.reading.topic_facts import MessageFacts
 
 STORE_VARIABLE = "COMMITLOG_STORE"
+_RATE_MIN, _RATE_MAX = 0.001, 1e9
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.", envvar=STORE_VARIABLE)]
 """A store that must be there. Without the argument it is the one that the variable names."""
@@ -49,6 +50,17 @@ def duration(given: str | float) -> float:
         return seconds_of(str(given))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def rate(given: str | float) -> float:
+    """Reads an option's messages a second: no infinity, and none so small that it never sends."""
+    try:
+        number = float(given)
+    except ValueError:
+        number = 0.0
+    if not _RATE_MIN <= number <= _RATE_MAX:
+        raise typer.BadParameter(f"{given!r} is no rate; give messages a second, from {_RATE_MIN} to {_RATE_MAX:,.0f}")
+    return number
 
 
 def past_time(given: str) -> int:

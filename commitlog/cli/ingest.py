@@ -40,6 +40,9 @@ def ingest(
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep tailing the files, through rotation and truncation.")
     ] = False,
+    skip_long: Annotated[
+        bool, typer.Option("--skip-long", help="Pass over lines that are too long, and count them.")
+    ] = False,
     seconds: SecondsOption = None,
     producers: Annotated[
         int, typer.Option(metavar="N", help="Producer processes; with --input at most one a file.")
@@ -78,6 +81,7 @@ def ingest(
     settings = choose(
         inputs=[*(input_ or []), *(more or [])],
         follow=follow,
+        skip_long=skip_long,
         seconds=seconds,
         producers=producers,
         rate=rate,

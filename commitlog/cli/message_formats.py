@@ -68,6 +68,20 @@ def format_of(text: str) -> Write:
     return lambda message: b"".join(piece if isinstance(piece, bytes) else piece(message) for piece in pieces)
 
 
+def unescaped(text: str, option: str) -> bytes:
+    """A text in which \\t, \\n, \\x41 stand for what they name. Raises typer.BadParameter."""
+
+    def character(found: re.Match[str]) -> bytes:
+        _, code, escape, _ = found.groups()
+        if code is not None:
+            return bytes.fromhex(code)
+        if escape is not None and escape not in _ESCAPES:
+            raise typer.BadParameter(f"{option}: {found[0]!r} is not known; there are \\n \\r \\t \\0 \\\\ \\x41")
+        return _ESCAPES[escape] if escape is not None else found[0].encode(errors="surrogateescape")
+
+    return b"".join(map(character, _PIECE.finditer(text)))
+
+
 def _piece(found: re.Match[str]) -> bytes | Write:
     field, code, escape, plain = found.groups()
     if plain is not None:

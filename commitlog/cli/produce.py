@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE, print_lines
+from commitlog.cli.arguments import rate as messages_a_second
 from commitlog.cli.completion import topics_of
+from commitlog.cli.message_formats import unescaped
 from commitlog.cli.served import (
     CaFileOption,
     CertFileOption,
@@ -29,6 +32,8 @@ from commitlog.cli.served import (
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     CommitLogError,
+    IllegalRow,
+    InputError,
     NoSchema,
     StoreMoved,
     StoreNotFound,
@@ -36,8 +41,9 @@ from commitlog.errors import (
     StoreRunning,
     StoreStopped,
 )
-from commitlog.lines import LineSplitter, why_unreadable
+from commitlog.lines import LineSplitter, printable, why_unreadable
 from commitlog.quantities import counted
+from commitlog.text_files import TextFile
 
 if TYPE_CHECKING:
     from commitlog.planning.address import Address
@@ -53,10 +59,6 @@ _PACE_SECONDS = 0.05
 _LOOK_SECONDS = 0.05
 _PATIENCE_NS = 60_000_000_000
 """How long it waits for stages that another command starts."""
-
-
-class InputError(CommitLogError):
-    """An input file can't be read, or a line of it can't be sent."""
 
 
 def produce(
@@ -77,9 +79,14 @@ def produce(
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message; may be given again.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At most N messages a second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(parser=messages_a_second, metavar="N", help="At most N messages a second.")
+    ] = None,
     count: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after N lines.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="A line is a row of a typed topic, as a JSON object.")] = False,
+    skip_long: Annotated[
+        bool, typer.Option("--skip-long", help="Pass over lines that are too long, and count them.")
+    ] = False,
     token_file: TokenFileOption = None,
     ca_file: CaFileOption = None,
     cert_file: CertFileOption = None,
@@ -103,7 +110,8 @@ def produce(
         reason = None if name == "-" else why_unreadable(name)
         if reason:
             raise InputError(f"{name}: {reason}; nothing was sent")
-    how = _Sending(topic, key, key_separator, tags, dict(map(_pair, header or [])), rows=rows)
+    separator = unescaped(key_separator or "", "--key-separator")
+    how = _Sending(topic, key, separator, tags, dict(map(_pair, header or [])), rows=rows, skips=skip_long)
     how.send_all(store, served_address(store, token_file, ca_file, cert_file, key_file), names, count, rate)
 
 
@@ -194,11 +202,13 @@ class _Sending:
 
     topic: str
     key: str | None
-    key_separator: str | None
+    key_separator: bytes
     tags: str | None
     headers: dict[str, str]
     rows: bool = field(kw_only=True)
+    skips: bool = field(kw_only=True)
     sent: int = 0
+    skipped: int = 0
     _read_row: Callable[[Any], Any] | None = None
     _interrupted: bool = False
 
@@ -221,9 +231,9 @@ class _Sending:
             else:
                 producer, opened = _attach(store, stack)
             try:
-                batches = _batches(names, producer, overhead, count)
-                for lines in batches if rate is None else _paced(batches, rate):
-                    self._send_whole(producer, lines)
+                batches = self._batches(names, producer, overhead, count)
+                for part in batches if rate is None else _paced(batches, rate):
+                    self._send_whole(producer, part)
             except KeyboardInterrupt:
                 self._flush(producer, "Ctrl-C")
                 typer.echo(f"stopped: {self._result()}", err=True)
@@ -250,17 +260,18 @@ class _Sending:
         return counted(self.sent, "row" if self.rows else "line")
 
     def _result(self) -> str:
-        return f"{counted(self.sent, 'row' if self.rows else 'message')} sent to {self.topic}, all on disk"
+        skipped = f"; {counted(self.skipped, 'line')} skipped, longer than a message may be" if self.skipped else ""
+        return f"{counted(self.sent, 'row' if self.rows else 'message')} sent to {self.topic}, all on disk{skipped}"
 
-    def _send_whole(self, producer: AnyProducer, lines: list[bytes]) -> None:
+    def _send_whole(self, producer: AnyProducer, part: _Part) -> None:
         """Sends some lines and counts them; a Ctrl-C meanwhile raises KeyboardInterrupt then."""
         earlier = signal.signal(signal.SIGINT, self._note_interrupt)
         try:
-            self._send(producer, lines)
+            self._send(producer, part)
         except CommitLogError as error:
             self.sent += error.rows_sent
             if error.receipt is not None and not self.rows:
-                self.sent += len(lines)  # they are in the log; only their flush came too late
+                self.sent += len(part.lines)  # they are in the log; only their flush came too late
             raise
         finally:
             signal.signal(signal.SIGINT, earlier)
@@ -270,94 +281,129 @@ class _Sending:
     def _note_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._interrupted = True
 
-    def _send(self, producer: AnyProducer, lines: list[bytes]) -> None:
-        topic, tags, headers = self.topic, self.tags, self.headers
+    def _send(self, producer: AnyProducer, part: _Part) -> None:
+        topic, tags, headers, lines = self.topic, self.tags, self.headers, part.lines
         if self.rows:
-            rows = [self._row(line) for line in lines if line.strip()]
-            producer.send_rows(topic, rows, key=self.key, tags=tags, headers=headers)
+            numbers = [number for number, line in enumerate(lines) if line.strip()]
+            rows = [self._row(part, number) for number in numbers]
+            try:
+                producer.send_rows(topic, rows, key=self.key, tags=tags, headers=headers)
+            except IllegalRow as error:
+                if error.row < 0:
+                    raise
+                why = str(error).removeprefix(f"row {error.row}").lstrip(",: ")
+                named = InputError(f"{part.place(numbers[error.row])}: {why}")
+                named.rows_sent = error.rows_sent
+                raise named from error
             self.sent += len(rows)
             return
         if self.key_separator:
-            keys, lines = self._split(lines, self.key_separator.encode())
+            keys, lines = self._split(part)
             producer.send_batch(topic, lines, keys=keys, tags=tags, headers=headers)
         else:
             producer.send_batch(topic, lines, key=self.key, tags=tags, headers=headers)
         self.sent += len(lines)
 
-    def _split(self, lines: list[bytes], separator: bytes) -> tuple[list[str | None], list[bytes]]:
+    def _split(self, part: _Part) -> tuple[list[str | None], list[bytes]]:
         """A line without the separator, or with nothing before it, has no key."""
         keys: list[str | None] = []
         values = []
-        for number, line in enumerate(lines):
-            before, found, behind = line.partition(separator)
+        for number, line in enumerate(part.lines):
+            before, found, behind = line.partition(self.key_separator)
             try:
                 keys.append(before.decode() or None if found else None)
             except UnicodeDecodeError:
-                raise InputError(f"line {self.sent + number + 1}: its key is not UTF-8") from None
+                raise InputError(f"{part.place(number)}: its key is not UTF-8") from None
             values.append(behind if found else line)
         return keys, values
 
-    def _row(self, line: bytes) -> Any:
+    def _row(self, part: _Part, number: int) -> Any:
         import orjson
 
         assert self._read_row is not None
+        line = part.lines[number]
         try:
             return self._read_row(orjson.loads(line))
         except orjson.JSONDecodeError as error:
-            raise InputError(f"a line is not JSON: {error}: {line[:80].decode(errors='replace')!r}") from None
+            shown = line[:80].decode(errors="replace")
+            raise InputError(f"{part.place(number)} is not JSON: {error}: {shown!r}") from None
+
+    def _batches(self, names: list[str], producer: AnyProducer, overhead: int, count: int | None) -> Iterator[_Part]:
+        """The first `count` lines as they arrive, in batches that fit into a segment.
+
+        A line that is too large for a batch is alone in its batch.
+        """
+        left = count
+        for name in names:
+            for chunk in self._as_they_come(name, producer.message_bytes_max, overhead):
+                first, size, at = 0, 0, 0
+                lines = chunk.lines if left is None else chunk.lines[:left]
+                for at, line in enumerate(lines):
+                    if at > first and size + len(line) + overhead > producer.message_bytes_max:
+                        yield _Part(chunk.name, chunk.first + first, lines[first:at])
+                        first, size = at, 0
+                    size += len(line) + overhead
+                if lines:
+                    yield _Part(chunk.name, chunk.first + first, lines[first:])
+                if left is not None:
+                    left -= len(lines)
+                    if not left:
+                        return
+
+    def _as_they_come(self, name: str, longest: int, overhead: int) -> Iterator[_Part]:
+        """The lines that each read of a file or of standard input completes.
+
+        The last line may lack its newline. Raises InputError, and MessageTooLarge for a line of
+        more than `longest` bytes.
+        """
+        shown = "standard input" if name == "-" else name
+        splitter = LineSplitter(shown, longest - overhead if self.skips else longest, skips=self.skips)
+        fd = 0 if name == "-" else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        skipped = self.skipped
+        try:
+            text = TextFile(shown, fd, lambda said: print_lines([f"commitlog: {printable(said)}"], err=True))
+            while data := _read(text):
+                first = splitter.lines + 1
+                lines = splitter.feed(data)
+                self.skipped = skipped + splitter.skipped
+                yield _Part(shown, first, lines)
+            first = splitter.lines + 1
+            yield _Part(shown, first, splitter.end())
+        finally:
+            if fd:
+                os.close(fd)
 
 
-def _paced(batches: Iterator[list[bytes]], rate: float) -> Iterator[list[bytes]]:
+@dataclass
+class _Part:
+    """Lines that follow each other in an input, and the number of the first, from 1 on."""
+
+    name: str
+    first: int
+    lines: list[bytes]
+
+    def place(self, number: int) -> str:
+        return f"{self.name}: line {self.first + number}"
+
+
+def _read(text: TextFile) -> bytes:
+    """The next bytes, none at the end. It waits for a pipe that somebody made non-blocking."""
+    while (data := text.read(_READ_BYTES)) is None:
+        ready = select.poll()
+        ready.register(text.descriptor, select.POLLIN)
+        ready.poll()
+    return data
+
+
+def _paced(batches: Iterator[_Part], rate: float) -> Iterator[_Part]:
     """The lines in smaller batches, each at its time: no more than `rate` lines in a second."""
     step = max(int(rate * _PACE_SECONDS), 1)
     due = SYSTEM_CLOCK.monotonic_ns() / 1e9
-    for lines in batches:
-        for at in range(0, len(lines), step):
+    for batch in batches:
+        for at in range(0, len(batch.lines), step):
             now = SYSTEM_CLOCK.monotonic_ns() / 1e9
             if due > now:
                 SYSTEM_CLOCK.sleep(due - now)
-            part = lines[at : at + step]
-            due = max(due, now) + len(part) / rate
+            part = _Part(batch.name, batch.first + at, batch.lines[at : at + step])
+            due = max(due, now) + len(part.lines) / rate
             yield part
-
-
-def _batches(names: list[str], producer: AnyProducer, overhead: int, count: int | None) -> Iterator[list[bytes]]:
-    """The first `count` lines as they arrive, in batches that fit into a segment.
-
-    A line that is too large for a batch is alone in its batch.
-    """
-    left = count
-    for name in names:
-        batch: list[bytes] = []
-        size = 0
-        for chunk in _lines_as_they_come(name, producer.message_bytes_max):
-            for line in chunk if left is None else chunk[:left]:
-                if batch and size + len(line) + overhead > producer.message_bytes_max:
-                    yield batch
-                    batch, size = [], 0
-                batch.append(line)
-                size += len(line) + overhead
-            if batch:
-                yield batch
-                batch, size = [], 0
-            if left is not None:
-                left -= min(len(chunk), left)
-                if not left:
-                    return
-
-
-def _lines_as_they_come(name: str, longest: int) -> Iterator[list[bytes]]:
-    """The lines that each read of a file or of standard input completes.
-
-    The last line may lack its newline. Raises MessageTooLarge for a line of more than `longest`
-    bytes.
-    """
-    splitter = LineSplitter("standard input" if name == "-" else name, longest)
-    fd = 0 if name == "-" else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while data := os.read(fd, _READ_BYTES):
-            yield splitter.feed(data)
-        yield splitter.end()
-    finally:
-        if fd:
-            os.close(fd)

@@ -27,7 +27,7 @@ from commitlog.watching.health import health
 from commitlog.watching.rates import Rates, rates
 from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
 
-_INTERVAL_SECONDS_MIN = 0.01
+_INTERVAL_SECONDS_MIN, _INTERVAL_SECONDS_MAX = 0.01, 86_400.0
 HISTORY = 60
 """How many looks the line of the throughput has at most."""
 _FIRST_SECONDS = 0.25
@@ -70,8 +70,8 @@ def top(
 
     On a terminal: q quits, s sorts, / filters.
     """
-    if interval < _INTERVAL_SECONDS_MIN:
-        raise typer.BadParameter(f"--interval {interval:g}: allowed are times from 10ms on")
+    if not _INTERVAL_SECONDS_MIN <= interval <= _INTERVAL_SECONDS_MAX:
+        raise typer.BadParameter(f"--interval {interval:g}: allowed are times from 10ms to 1d")
     on_terminal = sys.stdout.isatty() and not plain
     with StoreWatch(store) as watch:
         try:

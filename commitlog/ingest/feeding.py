@@ -2,151 +2,261 @@
 
 Tailing follows a *name*, as `tail -F` does:
 
-- A file that was renamed away (rotation) is read to its end; then the new one is opened.
+- A file that was renamed away (rotation) is read on beside the new one, because its writer may open
+  the new one much later. It is left after a minute of silence, once it was removed or another one
+  was rotated.
 - A file that was cut short (truncation), or written anew in place, is read from its start.
-- A file that is missing for a while is waited for. Without tailing it is an error.
+- A file that is missing, or not allowed, for a while is waited for. Without tailing it is an error.
 
 A line is the bytes before a newline. The last line of a file needs no newline, unless the file is
-tailed: then it may be half written.
+tailed: then it may be half written. It counts once the file is cut, or was rotated and is silent.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import stat
+import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
 from commitlog.ingest.sending import Item, Sender, run_producer
 from commitlog.ingest.settings import STDIN
 from commitlog.lines import LineSplitter
+from commitlog.text_files import TextFile
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 4 << 20
 """The largest message that is possible."""
+SILENCE_NS = 60_000_000_000
+"""How long a rotated file is silent before its writer is taken for gone."""
+_NOTICE_NS = 200_000_000
 _MEMORY_BYTES = 64
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+Say = Callable[[str], object]
 
 
-class Tail:
-    """One input. `read` gives the lines that are there now; `done` says that no more will come."""
+class OpenFile:
+    """An open input and its lines. A file that is tailed may be cut while it is read."""
 
-    def __init__(self, path: str, *, follow: bool) -> None:
-        self.path = path
-        self.follow = follow and path != STDIN
-        self.done = False
-        self.rotations = self.truncations = 0
-        self._descriptor = 0 if path == STDIN else -1
-        self._identity = (0, 0)
-        self._splitter = LineSplitter(f"--input {path}", LINE_BYTES_MAX)
-        self._position = 0
-        self._memory = b""  # the last bytes read; they differ in a file that was written anew in place
+    def __init__(self, path: str, descriptor: int, splitter: LineSplitter, *, follow: bool, say: Say) -> None:
+        self._descriptor = descriptor
+        self._path, self._splitter, self._say = path, splitter, say
+        self.text = TextFile("standard input" if path == STDIN else path, descriptor, say)
+        self.follow = follow
+        self.heard_ns = 0
+        """When a rotated file gave something last."""
+        self._changed_ns = 0
+        self._memory = b""  # the bytes before the position; they differ in a file that was written anew in place
+        self.text.behind_hole = follow and self.text.is_regular
 
-    def read(self) -> list[bytes]:
-        """The lines that are there now, at most some hundred kilobytes.
+    def read(self) -> list[bytes] | None:
+        """The lines that the next bytes complete.
 
-        Raises IngestError, MessageTooLarge.
+        None at the end; a file that is tailed and a pipe that is open have none now.
         """
-        if self.path == STDIN:
-            return self._read_stdin()
-        if self._descriptor < 0 and not self._open():
-            return []
-        if self.follow:
-            self._rewind_if_cut()
-        data = self._read_chunk()
+        lines = self._rewind_if_cut() if self.follow and self.text.is_regular else []
+        if not self.text.is_regular and not self._is_ready():
+            return lines
+        begin = self.text.position
+        try:
+            data = self.text.read(CHUNK_BYTES)
+        except OSError as error:
+            raise IngestError(f"--input {self._path}: {error.strerror} after {self.text.position} bytes") from error
+        self.follow = self.follow and not self.text.is_compressed  # such a file does not grow
         if data:
-            return self._splitter.feed(data)
-        if not self.follow:
-            return self._finish()
-        return self._reopen_if_rotated()
+            self._remember(data, self.text.position - begin)
+            return lines + self._splitter.feed(data)
+        return lines if lines or data is None else None
+
+    def end(self) -> list[bytes]:
+        """The last line, which has no newline."""
+        return self._splitter.end()
+
+    def is_removed(self) -> bool:
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
         if self._descriptor > 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
-    def _open(self) -> bool:
-        try:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if self.follow and isinstance(error, FileNotFoundError):
-                return False
-            raise IngestError(f"--input {self.path}: {error.strerror}; what was read before it is kept") from error
-        facts = os.fstat(self._descriptor)
-        self._identity = (facts.st_dev, facts.st_ino)
-        self._position, self._memory = 0, b""
-        return True
+    def _is_ready(self) -> bool:
+        """Whether a pipe has something to read, or its end. One that nobody has opened waits."""
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLIN)
+        return bool(ready.poll(0))
 
-    def _read_chunk(self) -> bytes:
-        try:
-            data = os.read(self._descriptor, CHUNK_BYTES)
-        except OSError as error:
-            raise IngestError(f"--input {self.path}: {error.strerror} after {self._position} bytes") from error
-        self._position += len(data)
-        if self.follow:
-            self._memory = (self._memory + data)[-_MEMORY_BYTES:]
-        return data
+    def _remember(self, data: bytes, moved: int) -> None:
+        if self.text.behind_hole:  # the bytes before the position were never written
+            self._memory = b""
+        else:
+            self._memory = ((self._memory if moved == len(data) else b"") + data)[-_MEMORY_BYTES:]
 
-    def _read_stdin(self) -> list[bytes]:
-        if not select.select([0], [], [], 0)[0]:
+    def _rewind_if_cut(self) -> list[bytes]:
+        """Goes back to the start of a file that was cut; gives the line that was cut with it."""
+        facts, position = os.fstat(self._descriptor), self.text.position
+        if facts.st_size == position and facts.st_mtime_ns == self._changed_ns:
             return []
-        data = self._read_chunk()
-        return self._splitter.feed(data) if data else self._finish()
+        self._changed_ns = facts.st_mtime_ns
+        cut = facts.st_size < position
+        if not cut and self._memory:
+            cut = os.pread(self._descriptor, len(self._memory), position - len(self._memory)) != self._memory
+        if not cut:
+            return []
+        self._say(f"{self._path} was cut or written anew after {position:,} bytes; it is read from its start")
+        self.text.rewind()
+        self._memory = b""
+        return self._splitter.end()
+
+
+class Tail:
+    """One input. `read` gives the lines that are there now; `done` says that no more will come."""
+
+    def __init__(
+        self, path: str, *, follow: bool, skips: bool = False, say: Say = str, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.path = path
+        self.follow = follow and path != STDIN
+        self.done = False
+        self._say, self._clock, self._skips = say, clock, skips
+        self._splitters: list[LineSplitter] = []
+        self._file: OpenFile | None = None
+        self._old: list[OpenFile] = []
+        self._complaint = ""
+
+    @property
+    def skipped(self) -> int:
+        """How many lines were passed over, because they were too long."""
+        return sum(splitter.skipped for splitter in self._splitters)
+
+    def read(self) -> list[bytes]:
+        """The lines that are there now, at most some hundred kilobytes.
+
+        Raises IngestError, InputError, MessageTooLarge.
+        """
+        self.notice()
+        if old := self._read_old(1):
+            return old
+        if self._file is None:
+            return []
+        lines = self._file.read()
+        if lines:
+            # Its writer had written all to the old file before it went on here: that comes first.
+            return self._read_old(sys.maxsize) + lines
+        return self._finish() if lines is None and not self._file.follow else []
+
+    def notice(self) -> None:
+        """Opens what has this name now.
+
+        It has to be called also while nobody reads: of a file that is replaced twice meanwhile
+        nothing would be left.
+        """
+        if self._file is not None and self._file.follow and self._is_rotated(self._file):
+            self._file.heard_ns = self._clock.monotonic_ns()
+            self._old.append(self._file)
+            self._file = None
+        if self._file is None and not self.done:
+            self._open()
+
+    def close(self) -> None:
+        for file in (*self._old, *([self._file] if self._file else [])):
+            file.close()
+        self._file, self._old = None, []
+
+    def _open(self) -> None:
+        """Opens the file of this name, unless it has to be waited for."""
+        descriptor = 0
+        try:
+            if self.path != STDIN:  # without waiting for the writer of a named pipe
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            self._complain(error)
+            return
+        splitter = LineSplitter(f"--input {self.path}", LINE_BYTES_MAX, skips=self._skips)
+        try:
+            self._file = OpenFile(self.path, descriptor, splitter, follow=self.follow, say=self._say)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._splitters.append(splitter)
+        self._complaint = ""
+
+    def _complain(self, error: OSError) -> None:
+        """Says once why a file that is tailed has to be waited for; else raises IngestError."""
+        if not self.follow or error.errno in _NO_DESCRIPTORS:
+            raise IngestError(f"--input {self.path}: {error.strerror}; what was read before it is kept") from error
+        if not isinstance(error, FileNotFoundError) and self._complaint != error.strerror:
+            self._complaint = str(error.strerror)
+            self._say(f"{self.path}: {error.strerror}; it is waited for")
 
     def _finish(self) -> list[bytes]:
         """Closes an input that is read to its end; gives its last line."""
+        assert self._file is not None
+        last = self._file.end()
         self.done = True
         self.close()
-        return self._splitter.end()
+        return last
 
-    def _rewind_if_cut(self) -> None:
-        size = os.fstat(self._descriptor).st_size
-        if size == self._position:
-            return
-        cut = size < self._position
-        if not cut and self._memory:
-            before = self._position - len(self._memory)
-            cut = os.pread(self._descriptor, len(self._memory), before) != self._memory
-        if cut:
-            self.truncations += 1
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
-            self._position, self._memory = 0, b""
-            self._splitter.restart()
-
-    def _reopen_if_rotated(self) -> list[bytes]:
-        """At the end of the open file: opens the new file of this name, if there is one.
-
-        The last line of the old file counts, also without a newline.
-        """
+    def _is_rotated(self, file: OpenFile) -> bool:
+        """Whether the name has another file, which is next."""
         try:
             facts = os.stat(self.path)
-        except FileNotFoundError:
-            return []  # the file was renamed and there is no new one yet: the old one may still grow
         except OSError as error:
-            raise IngestError(f"--input {self.path}: {error.strerror}") from error
-        if (facts.st_dev, facts.st_ino) == self._identity:
-            return []
-        data = self._read_chunk()  # written between the last read and the rename
-        if data:
-            return self._splitter.feed(data)
-        self.rotations += 1
-        self.close()
-        return self._splitter.end()
+            self._complain(error)  # it was renamed and there is no new one yet: the old one may still grow
+            return False
+        return not stat.S_ISDIR(facts.st_mode) and (facts.st_dev, facts.st_ino) != file.text.identity
+
+    def _read_old(self, limit: int) -> list[bytes]:
+        """What came to rotated files meanwhile; no more bytes once there are `limit` lines."""
+        found: list[bytes] = []
+        for file in list(self._old):
+            now = self._clock.monotonic_ns()
+            while (lines := file.read()) is not None:
+                file.heard_ns = now
+                found += lines
+                if len(found) >= limit:
+                    return found
+            if now - file.heard_ns > SILENCE_NS:
+                found += file.end()
+                if file.is_removed() or file is not self._old[-1]:
+                    self._old.remove(file)
+                    file.close()
+        return found
 
 
 class FileSource:
     """The lines of several inputs: one input after the other, or in turns where they are tailed."""
 
-    def __init__(self, paths: list[str], *, follow: bool) -> None:
-        self.tails = [Tail(path, follow=follow) for path in paths]
+    def __init__(
+        self, paths: list[str], *, follow: bool, skips: bool = False, say: Say = str, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.tails = [Tail(path, follow=follow, skips=skips, say=say, clock=clock) for path in paths]
+        self._clock, self._noticed_ns = clock, LONG_AGO_NS
         self.done = False
         self._items: deque[Item] = deque()
         self._turns = self._next_tail()
 
+    @property
+    def skipped(self) -> int:
+        """How many lines were too long."""
+        return sum(tail.skipped for tail in self.tails)
+
     def tick(self) -> None:
-        """Nothing to do between messages."""
+        """Looks for rotated files now and then, also while no lines are wanted."""
+        now = self._clock.monotonic_ns()
+        if now - self._noticed_ns > _NOTICE_NS:
+            self._noticed_ns = now
+            for tail in self.tails:
+                if tail.follow:
+                    tail.notice()
 
     def take(self, limit: int) -> list[Item]:
         """The next lines. They stay until `sent` removes them."""
@@ -186,7 +296,14 @@ def main() -> None:
     link = Link.inherited()
     settings = link.receive_one()
     run_producer(
-        link, lambda: Sender(link, settings), lambda: FileSource(settings["inputs"], follow=settings["follow"])
+        link,
+        lambda: Sender(link, settings),
+        lambda: FileSource(
+            settings["inputs"],
+            follow=settings["follow"],
+            skips=settings["skip_long"],
+            say=lambda text: link.send({"event": "said", "text": text}),
+        ),
     )
 
 

@@ -58,6 +58,7 @@ class ProducerState:
     number: int
     lane: int | None = None
     sent: int = 0
+    skipped: int = 0
     body_bytes: int = 0
     next_offset: int = 0
     waits: int = 0
@@ -288,7 +289,9 @@ class Job:
                 child = Child(
                     f"producer {number}",
                     f"commitlog.ingest.{module}",
-                    self._common() | own | {"inputs": inputs, "follow": settings.follow},
+                    self._common()
+                    | own
+                    | {"inputs": inputs, "follow": settings.follow, "skip_long": settings.skip_long},
                     output=log,
                     stdin=0 if STDIN in inputs else None,
                 )
@@ -349,12 +352,15 @@ class Job:
             producer.lane = message["lane"]
         elif event == "waiting":
             self.history.event(f"producer {producer.number} waits: {message['text']}")
+        elif event == "said":
+            self.history.event(message["text"])
         elif event == "failed":
             producer.failed = True
             self.errors.append(f"producer {producer.number}: {message['name']}: {message['text']}")
         else:
             producer.sent, producer.body_bytes = message["sent"], message["body_bytes"]
             producer.next_offset, producer.waits = message["next_offset"], message["waits"]
+            producer.skipped = message["skipped"]
             producer.done = event == "done"
             self.history.flushed_latencies.add(np.asarray(message["flushed_us"], np.float64) / 1000)
 

@@ -18,6 +18,7 @@ from commitlog.ingest.meter import STEPS
 from commitlog.ingest.resources import GROUPS
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
+from commitlog.quantities import counted
 
 _BINS_MAX = 600
 _PACKAGES = ("pyspark-commitlog", "pyspark", "pyarrow", "pyzmq", "numpy", "psutil")
@@ -34,6 +35,7 @@ def build(job: Job, verdict: Verdict) -> dict[str, Any]:
         "verdict": verdict.text,
         "errors": job.errors,
         "sent": sent,
+        "skipped": sum(producer.skipped for producer in job.producers),
         "committed": counts["committed"],
         "flushed": counts["flushed"],
         "dispatched": counts["dispatched"],
@@ -72,6 +74,7 @@ def build(job: Job, verdict: Verdict) -> dict[str, Any]:
             "rate": settings.rate,
             "input": list(settings.inputs),
             "follow": settings.follow,
+            "skip_long": settings.skip_long,
             "store": str(settings.store),
             "out": str(settings.out),
             "config": settings.config,
@@ -215,6 +218,8 @@ def lines(report: dict[str, Any]) -> list[str]:
     if behind:
         said.append(f"lag          Spark has not read {behind:,} messages that are flushed")
     said.append(f"core         {report['versions']['core']}")
+    if report["skipped"]:
+        said.append(f"skipped      {counted(report['skipped'], 'line')} longer than a message may be")
     said += [f"note         {event}" for event in report["events"]]
     said += [f"error        {error}" for error in report["errors"]]
     said += [

@@ -39,6 +39,7 @@ class MachineSource:
         self._cycle: list[Item] = []
         self._place = 0
         self.done = False
+        self.skipped = 0
         while not self._cycle:
             self._sample()
 

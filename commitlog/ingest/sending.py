@@ -21,6 +21,7 @@ from commitlog.errors import (
     CommitLogError,
     DiskError,
     IngestError,
+    MessageTooLarge,
     NoBufferAvailable,
     RecordError,
     StoreStopped,
@@ -57,6 +58,10 @@ class Source(Protocol):
 
     done: bool
 
+    @property
+    def skipped(self) -> int:
+        """How many messages were passed over, because they were too large."""
+
     def tick(self) -> None:
         """Called every few milliseconds, whether or not messages are wanted."""
 
@@ -81,6 +86,8 @@ class Sender:
         self.rate: float = settings["rate"]
         self.identity = {"run": settings["run"], "producer": str(settings["producer"])}
         self.producer = Producer(settings["store"])
+        self._skips: bool = settings["skip_long"]
+        self._skipped = 0
         self.sequence = 0
         self.body_bytes = 0
         self.waits = 0
@@ -108,7 +115,7 @@ class Sender:
             if items:
                 source.sent(self._send(items))
             self._check_probes()
-            self._report(now)
+            self._report(now, source)
             if not items or (self.rate and due < TURN_MESSAGES):
                 self._pause(bool(items))
 
@@ -128,12 +135,12 @@ class Sender:
         deadline = time.monotonic() + _FLUSH_SECONDS
         while self._probes and time.monotonic() < deadline:
             self._check_probes()
-            self._report(time.monotonic())
+            self._report(time.monotonic(), source)
             time.sleep(TURN_SECONDS / 2)
         try:
             self.producer.flush(timeout=max(deadline - time.monotonic(), 0.1))
         finally:
-            self._report(time.monotonic(), last=True)
+            self._report(time.monotonic(), source, last=True)
             with contextlib.suppress(StoreStopped):
                 self.producer.close()
 
@@ -158,6 +165,9 @@ class Sender:
                     return count
                 receipt = error.receipt  # the message is in the log; only its flush came too late
             except RecordError as error:
+                if self._skips and isinstance(error, MessageTooLarge):
+                    self._skipped += 1
+                    continue
                 where = headers.get("source", "this machine")
                 raise IngestError(f"message {self.sequence + 1} of {where}: {error}") from error
             self.sequence += 1
@@ -191,7 +201,7 @@ class Sender:
         self._stop = self._stop or any(m["do"] == "stop" for m in self.link.receive(0)) or self.link.closed
         return self._stop
 
-    def _report(self, now: float, *, last: bool = False) -> None:
+    def _report(self, now: float, source: Source, *, last: bool = False) -> None:
         """Tells the job the numbers now and then, and reads its messages."""
         if not last:
             if now - self._noted_at < NOTE_SECONDS:
@@ -202,6 +212,7 @@ class Sender:
             {
                 "event": "done" if last else "note",
                 "sent": self.sequence,
+                "skipped": self._skipped + source.skipped,
                 "body_bytes": self.body_bytes,
                 "flushed_us": self._flushed_us,
                 "waits": self.waits,

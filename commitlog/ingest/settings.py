@@ -44,6 +44,7 @@ class Settings:
     out: Path
     report: Path
     config: str | None = None
+    skip_long: bool = False
     serve: bool = False
     """Whether Spark reads from a server of the store, by URL, in place of its directory."""
 
@@ -74,6 +75,7 @@ def choose(
     *,
     inputs: list[str],
     follow: bool = False,
+    skip_long: bool = False,
     seconds: float | None = None,
     producers: int = 2,
     rate: float | None = None,
@@ -118,6 +120,7 @@ def choose(
         rate=rate if rate is not None else (0 if inputs else LIVE_RATE),
         inputs=tuple(inputs),
         follow=follow,
+        skip_long=skip_long,
         store=(store or base / "store").absolute(),
         out=out,
         report=report,

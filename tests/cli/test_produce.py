@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import signal
@@ -18,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
-from commitlog.errors import NoSchema
-from tests.command_line import run
+from commitlog.errors import InputError, NoSchema
+from tests.command_line import run, run_process
 from tests.crash.scene import pid_of
 from tests.waiting import wait_until
 
@@ -33,9 +34,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]
 
 
 def produce(store: commitlog.Store, topic: str, lines: str, *words: str) -> Result:
-    file = store.path.parent / f"{topic}.txt"
+    file = file_of(store, topic)
     file.write_text(lines)
     return CliRunner().invoke(app, ["produce", str(store.path), topic, str(file), *words])
+
+
+def file_of(store: commitlog.Store, topic: str) -> Path:
+    return store.path.parent / f"{topic}.txt"
+
+
+def invoke(*words: object) -> None:
+    """Runs a command; its error is raised here."""
+    CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
 
 
 def messages(store: commitlog.Store, topic: str) -> list[commitlog.Message]:
@@ -67,7 +77,64 @@ def test_rows_of_a_typed_topic(store: commitlog.Store) -> None:
     assert printed == '{"id":1,"fruit":"apple","price":0.5}\n{"id":2,"fruit":null,"price":null}\n'
     wrong = produce(store, "sales", '{"id": 3}\nnot json\n', "--rows")
     assert wrong.exit_code == 1
-    assert "stopped after 0 rows, all of which are on disk: a line is not JSON" in str(wrong.exception)
+    assert f"stopped after 0 rows, all of which are on disk: {file_of(store, 'sales')}: line 2 is not JSON" in str(
+        wrong.exception
+    )
+
+
+def test_a_line_that_can_not_be_sent_is_named(store: commitlog.Store, tmp_path: Path) -> None:
+    """By its file and its number in it, whatever was read before it."""
+    store.create_topic("named", schema="id BIGINT NOT NULL")
+    (tmp_path / "first").write_text('{"id": 1}\n' * 3)
+    (tmp_path / "second").write_text('{"id": 1}\n\n{"id": "x"}\n')
+    with pytest.raises(InputError, match=r"after 3 rows, .*/second: line 3: column id: 'x' is no BIGINT"):
+        invoke("produce", store.path, "named", tmp_path / "first", tmp_path / "second", "--rows")
+    (tmp_path / "third").write_bytes(b"a:1\n\xff:2\n")
+    with pytest.raises(InputError, match=r"after 3 lines, .*/third: line 2: its key is not UTF-8"):
+        invoke("produce", store.path, "keyed", tmp_path / "first", tmp_path / "third", "-K", ":")
+
+
+def test_a_separator_may_be_an_escape(store: commitlog.Store) -> None:
+    """As in kcat's, and in the formats of `cat`."""
+    assert produce(store, "escape", "1\tone\n", "-K", r"\t").exit_code == 0
+    assert [(message.key, message.value) for message in messages(store, "escape")] == [("1", b"one")]
+
+
+def test_lines_that_are_too_long_are_skipped_and_counted(store: commitlog.Store) -> None:
+    """Where it is asked for. Otherwise the first one ends it."""
+    lines = "one\n" + "x" * 500_000 + "\n" + "y" * 65_000 + "\ntwo\n"
+    done = produce(store, "long", lines, "--skip-long")
+    assert "2 messages sent to long, all on disk; 2 lines skipped, longer than a message may be" in done.output
+    assert [message.value for message in messages(store, "long")] == [b"one", b"two"]
+
+
+def test_what_is_no_text_is_read_or_named(store: commitlog.Store, tmp_path: Path) -> None:
+    """It is not sent as noise; only a file can be uncompressed."""
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    invoke("produce", store.path, "packed", tmp_path / "a.gz")
+    assert [message.value for message in messages(store, "packed")] == [b"one", b"two"]
+    (tmp_path / "wide").write_bytes("one\n".encode("utf-16"))
+    with pytest.raises(InputError, match=r"after 0 lines, .*/wide: is UTF-16, no text in UTF-8; `iconv -f UTF-16"):
+        invoke("produce", store.path, "packed", tmp_path / "wide")
+    done = run_process("produce", store.path, "packed", given=gzip.compress(b"one\n"))
+    assert b"standard input: is gzip, no text in UTF-8; `gzip -dc FILE | \xe2\x80\xa6` makes it so" in done.stderr
+
+
+def test_a_standard_input_that_does_not_block_is_waited_for(store: commitlog.Store) -> None:
+    """Somebody who shares it has set it so. The lines of its writer come, all of them."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    command = [sys.executable, "-m", "commitlog", "produce", str(store.path), "unblocked"]
+    with subprocess.Popen(command, stdin=read, stderr=subprocess.PIPE) as process:
+        os.close(read)
+        for number in (1, 2):
+            os.write(write, b"line\n")
+            wait_until(
+                lambda: "unblocked" in topics(store) and len(messages(store, "unblocked")) == number,  # noqa: B023
+                "the line",
+            )
+        os.close(write)
+        assert process.communicate(timeout=60)[1] == b"2 messages sent to unblocked, all on disk\n"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +143,10 @@ def test_rows_of_a_typed_topic(store: commitlog.Store) -> None:
         (("--header", "a"), "write NAME=VALUE"),
         (("-K", ":", "--key", "k"), "--key-separator goes without --key"),
         (("--rate", "0"), "Invalid value"),
+        (("--rate", "nan"), "'nan' is no rate; give messages a second, from 0.001 to 1,000,000,000"),
+        (("--rate", "inf"), "is no rate"),
+        (("--rate", "-1"), "is no rate"),
+        (("-K", r"\q"), r"--key-separator: '\\q' is not known"),
         (("--count", "-1"), "Invalid value"),
     ],
 )

@@ -30,11 +30,15 @@ def test_a_line_that_never_ends() -> None:
         splitter.feed(b"x")
 
 
-def test_half_a_line_is_forgotten() -> None:
-    splitter = LineSplitter("input", 10)
-    assert splitter.feed(b"whole\nhalf") == [b"whole"]
-    splitter.restart()
-    assert splitter.feed(b"anew\n") == [b"anew"]
+@given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"x", b"\n"))))
+def test_lines_that_are_too_long_are_passed_over(chunks: list[bytes]) -> None:
+    """The same ones wherever the input is cut, and each is counted."""
+    splitter = LineSplitter("input", 7, skips=True)
+    found = [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.end()
+    whole = b"".join(chunks)
+    lines = whole.removesuffix(b"\n").split(b"\n") if whole else []
+    assert found == [line for line in lines if len(line) <= 7]
+    assert splitter.skipped == len(lines) - len(found)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
+import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from commitlog.errors import IngestError, MessageTooLarge
+from commitlog.errors import IngestError, InputError, MessageTooLarge
 from commitlog.ingest.feeding import LINE_BYTES_MAX, FileSource, Tail
 from commitlog.ingest.sending import Source
+from tests.fake_clock import SetClock
 
 
 @pytest.fixture
@@ -19,8 +27,19 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tail(log: Path) -> Iterator[Tail]:
-    tail = Tail(str(log), follow=True)
+def said() -> list[str]:
+    """What a user is told of the input."""
+    return []
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def tail(log: Path, said: list[str], clock: SetClock) -> Iterator[Tail]:
+    tail = Tail(str(log), follow=True, say=said.append, clock=clock)
     yield tail
     tail.close()
 
@@ -34,6 +53,11 @@ def drain(source: Source, at_a_time: int = 7, times: int = 1_000_000) -> list[by
         source.sent(len(items))
         found += [item.value for item in items]
     return found
+
+
+def drain_to_the_error(path: Path) -> None:
+    with closing(FileSource([str(path)], follow=False)) as source:
+        drain(source)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -108,8 +132,208 @@ def test_rotation(log: Path, tail: Tail) -> None:
     append(log.with_suffix(".1"), b"3\n4")  # its writer has not noticed yet
     assert read(tail) == [b"3"]
     append(log, b"5\n")
-    assert read(tail) == [b"4", b"5"]
-    assert tail.rotations == 1
+    append(log.with_suffix(".1"), b"4\n")
+    assert read(tail) == [b"44", b"5"]
+
+
+def test_a_writer_that_opens_the_new_file_late(log: Path, tail: Tail, clock: SetClock) -> None:
+    """It goes on in the renamed file for as long as it likes; its last half line comes, too."""
+    append(log, b"1\n")
+    assert read(tail) == [b"1"]
+    log.rename(log.with_suffix(".1"))
+    append(log, b"new\n")
+    assert read(tail) == [b"new"]
+    clock.pass_seconds(3600)
+    append(log.with_suffix(".1"), b"2\n3")
+    append(log, b"newer\n")
+    assert read(tail) == [b"2", b"newer"]
+    clock.pass_seconds(61)
+    assert read(tail) == [b"3"]
+
+
+def test_a_rotated_file_is_left_at_last(log: Path, tail: Tail, clock: SetClock) -> None:
+    """After its silence, once it is removed or another one was rotated."""
+    for number in range(3):
+        append(log, b"%d\n" % number)
+        assert read(tail) == [b"%d" % number]
+        log.rename(log.with_suffix(f".{number}"))
+    append(log, b"3\n")
+    assert read(tail) == [b"3"]
+    held = len(os.listdir("/proc/self/fd"))
+    clock.pass_seconds(61)
+    read(tail)
+    assert len(os.listdir("/proc/self/fd")) == held - 2
+    log.with_suffix(".2").unlink()
+    clock.pass_seconds(61)
+    read(tail)
+    assert len(os.listdir("/proc/self/fd")) == held - 3
+
+
+def test_two_rotations_while_nobody_reads(log: Path) -> None:
+    """A store that is full for long does not lose the file between them."""
+    append(log, b"1\n2\n")
+    source = FileSource([str(log)], follow=True, clock=(clock := SetClock()))
+    assert [item.value for item in source.take(1)] == [b"1", b"2"][:1]
+    for number in (3, 4):
+        log.rename(log.with_suffix(f".{number}"))
+        append(log, b"%d\n" % number)
+        clock.pass_seconds(1)
+        source.tick()
+    assert drain(source, times=10) == [b"1", b"2", b"3", b"4"]
+    source.close()
+
+
+@pytest.mark.parametrize("size", [3_000, 6_000_000], ids=["within a block", "larger than a message"])
+def test_a_hole_before_a_writer_that_does_not_append(size: int, log: Path, tail: Tail, said: list[str]) -> None:
+    """After copytruncate it goes on at its old place. Its lines come as they are."""
+    with log.open("wb", buffering=0) as writer:
+        for _ in range(60):
+            writer.write(b"x" * (size // 60 - 1) + b"\n")
+        assert len(read(tail, 40)) == 60
+        for line in (b"after", b"again\0"):
+            os.truncate(log, 0)
+            writer.write(line + b"\n")
+            assert read(tail) == [line]
+            writer.write(b"more\n")
+            assert read(tail) == [b"more"]
+    assert f"{log}: {size:,} bytes from 0 on were never written; they are left out" in said
+    assert f"{log} was cut or written anew after {size:,} bytes; it is read from its start" in said
+
+
+def test_a_hole_in_the_middle_and_one_at_the_end(log: Path, tail: Tail) -> None:
+    """The last one is only not yet written: what fills it comes."""
+    append(log, b"one\n")
+    with log.open("r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"two\n")
+        file.truncate(1 << 21)
+        assert read(tail) == [b"one", b"two"]
+        file.write(b"three\n")
+        file.flush()
+        assert read(tail) == [b"three"]
+        file.truncate(1 << 22)
+        assert read(tail) == []
+
+
+def test_a_line_that_was_cut_is_given(log: Path, tail: Tail) -> None:
+    """What was read of it is not lost; its end is in no file."""
+    append(log, b"one\ntw")
+    assert read(tail) == [b"one"]
+    os.truncate(log, 0)
+    append(log, b"three\n")
+    assert read(tail) == [b"tw", b"three"]
+
+
+def test_a_file_of_the_same_size_is_another_one(log: Path, tail: Tail) -> None:
+    """Written anew in place, with as many bytes."""
+    append(log, b"one\n")
+    assert read(tail) == [b"one"]
+    log.write_bytes(b"two\n")
+    os.utime(log, (1, 1))  # the file system's clock may stand still between two writes
+    assert read(tail) == [b"two"]
+
+
+def test_a_directory_in_the_place_of_a_file_is_waited_for(log: Path, tail: Tail) -> None:
+    """And a path that leads nowhere for a while."""
+    append(log, b"one\n")
+    assert read(tail) == [b"one"]
+    log.unlink()
+    log.mkdir()
+    assert read(tail) == []
+    log.rmdir()
+    append(log, b"two\n")
+    assert read(tail) == [b"two"]
+
+
+def test_a_name_that_may_not_be_used_for_a_while(log: Path, tail: Tail, said: list[str]) -> None:
+    """It is said once, and waited for."""
+    append(log, b"one\n")
+    assert read(tail) == [b"one"]
+    log.unlink()
+    log.symlink_to(log)
+    assert read(tail) == []
+    assert said == [f"{log}: Too many levels of symbolic links; it is waited for"]
+    log.unlink()
+    append(log, b"two\n")
+    assert read(tail) == [b"two"]
+
+
+def test_named_pipes(log: Path, tail: Tail) -> None:
+    """A tailed one is read from each of its writers; another one ends with its first."""
+    os.mkfifo(log)
+    once = Tail(str(log.with_suffix(".once")), follow=False)
+    os.mkfifo(once.path)
+    assert read(tail) == read(once) == []
+    for line in (b"one", b"two"):
+        with log.open("wb", buffering=0) as pipe:
+            pipe.write(line + b"\n")
+            assert read(tail) == [line]
+    with open(once.path, "wb", buffering=0) as pipe:
+        pipe.write(b"1\n2")
+        assert read(once) == [b"1"]
+    assert read(once) == [b"2"]
+    assert (tail.done, once.done) == (False, True)
+
+
+def test_lines_that_are_too_long_are_passed_over_and_counted(log: Path) -> None:
+    """Where it is asked for; also one that never ends."""
+    log.write_bytes(b"short\n" + b"x" * (9 << 20) + b"\nnext\n" + b"y" * (5 << 20))
+    source = FileSource([str(log)], follow=False, skips=True)
+    assert drain(source) == [b"short", b"next"]
+    assert source.skipped == 2
+
+
+@pytest.mark.parametrize("opened", [gzip.open, bz2.open, lzma.open])
+def test_compressed_files_are_read_once(opened: Any, log: Path) -> None:
+    """Beside files that are tailed, too."""
+    with opened(log, "wb") as file:
+        file.write(b"".join(b"%d\n" % number for number in range(100_000)))
+    other = log.with_suffix(".other")
+    other.write_bytes(b"tailed\n")
+    source = FileSource([str(log), str(other)], follow=True)
+    found = drain(source, times=20_000)
+    source.close()
+    assert [line for line in found if line != b"tailed"] == [b"%d" % number for number in range(100_000)]
+    assert b"tailed" in found
+
+
+def test_zstd_is_read_by_arrow(log: Path) -> None:
+    with pa.CompressedOutputStream(str(log), "zstd") as file:
+        file.write(b"one\ntwo\n")
+    assert drain(FileSource([str(log)], follow=False)) == [b"one", b"two"]
+    log.write_bytes(log.read_bytes()[:-5])
+    with pytest.raises(InputError, match=r"log: its compressed data is damaged or cut off"):
+        drain_to_the_error(log)
+
+
+def test_a_compressed_file_that_is_cut_off(log: Path) -> None:
+    """What is whole of it comes before the error."""
+    log.write_bytes(gzip.compress(random.Random(1).randbytes(300_000).hex().encode() + b"\nlast\n")[:-20])
+    with pytest.raises(InputError, match=r"log: its compressed data is damaged or cut off: Compressed file ended"):
+        drain_to_the_error(log)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        ("one\n".encode("utf-16"), "UTF-16"),
+        ("one\n".encode("utf-16-le"), "UTF-16"),
+        ("one\n".encode("utf-32"), "UTF-32"),
+        (b"PK\x03\x04rest", "a zip archive"),
+        (b"\x04\x22\x4d\x18rest", "lz4"),
+    ],
+)
+def test_what_is_no_text_is_named(data: bytes, kind: str, log: Path) -> None:
+    """It is not sent as noise."""
+    log.write_bytes(data)
+    with pytest.raises(InputError, match=rf"log: is {kind}, no text in UTF-8; "):
+        drain_to_the_error(log)
+
+
+def test_a_mark_of_utf8_is_left_out_and_said(log: Path, tail: Tail, said: list[str]) -> None:
+    append(log, "\ufeffone\ntwo\n".encode())
+    assert read(tail) == [b"one", b"two"]
+    assert said == [f"{log} begins with a byte order mark of UTF-8, which is left out"]
 
 
 def test_rotation_and_removal_at_once(log: Path, tail: Tail) -> None:
@@ -123,7 +347,7 @@ def test_rotation_and_removal_at_once(log: Path, tail: Tail) -> None:
 
 
 @pytest.mark.parametrize("again", [b"a\n", b"a longer beginning than before\nb\n"], ids=["shorter", "longer"])
-def test_truncation(log: Path, tail: Tail, again: bytes) -> None:
+def test_truncation(log: Path, tail: Tail, said: list[str], again: bytes) -> None:
     """A file that was cut and written anew is read from its start, even if it is longer now."""
     append(log, b"one\ntwo\n")
     assert read(tail) == [b"one", b"two"]
@@ -131,7 +355,7 @@ def test_truncation(log: Path, tail: Tail, again: bytes) -> None:
         file.truncate(0)
         file.write(again)
     assert read(tail) == again.split(b"\n")[:-1]
-    assert tail.truncations == 1
+    assert said == [f"{log} was cut or written anew after 8 bytes; it is read from its start"]
     append(log, b"next\n")
     assert read(tail) == [b"next"]
 

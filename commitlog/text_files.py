@@ -1,0 +1,183 @@
+"""The user's input as bytes: a file that may be compressed or have holes, a pipe, a terminal."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import io
+import lzma
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable
+from typing import IO, Any, cast
+
+from commitlog.errors import InputError, MissingPackage, how_to_install
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_FOREIGN = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"PK\x03\x04": "a zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PAR1": "Parquet",
+}
+"""What a file that is no text begins with. A longer beginning stands before its own beginning."""
+_UTF16_WITHOUT_MARK = re.compile(rb"(?:[\t\r\n -~]\0){4}|(?:\0[\t\r\n -~]){4}")
+_MARK = b"\xef\xbb\xbf"
+_UNCOMPRESS = {"gzip": "gzip -dc", "bzip2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc", "lz4": "lz4 -dc"}
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
+"""What decompressors raise, Arrow's among them."""
+
+
+class TextFile:
+    """An input that was opened: `read` gives its bytes, `position` says how many the file gave.
+
+    What a user has to know but is no error goes to `say`, a line each.
+    """
+
+    def __init__(self, name: str, descriptor: int, say: Callable[[str], object]) -> None:
+        facts = os.fstat(descriptor)
+        if stat.S_ISDIR(facts.st_mode):
+            raise InputError(f"{name}: is a directory; name the files in it")
+        self.name, self.descriptor = name, descriptor
+        self.identity = (facts.st_dev, facts.st_ino)
+        self.is_regular = stat.S_ISREG(facts.st_mode)
+        self.is_compressed = False
+        self.position = 0
+        self.behind_hole = False
+        """NULs that come next are the rest of a hole: file systems know only whole blocks."""
+        self._unwritten = 0
+        self._say = say
+        self._source: IO[bytes] | None = None
+
+    def read(self, limit: int) -> bytes | None:
+        """The next bytes, at most so many.
+
+        None where a pipe or a terminal has none at the moment, no bytes at the end. Raises
+        InputError for what is no text, and OSError.
+        """
+        if self._source is not None:
+            return self._decompress(limit)
+        while True:
+            begin = self.position
+            try:
+                data = os.read(self.descriptor, limit)
+            except BlockingIOError:
+                return None
+            self.position += len(data)
+            if begin == 0 and data:
+                begun = self._look_at_begin(data)
+                if begun is None:
+                    return self._decompress(limit)
+                begin, data = self.position - len(begun), begun
+            if self.is_regular and data and (self.behind_hole or b"\0" in data):
+                data = self._without_hole(begin, data)
+                if not data and self.position > begin:
+                    continue
+            return data
+
+    def rewind(self) -> None:
+        """Begins again at the start of a file that was cut."""
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        self.position, self.behind_hole, self._unwritten = 0, True, 0
+
+    # ---- what kind of file it is ----------------------------------------------------------------
+
+    def _look_at_begin(self, data: bytes) -> bytes | None:
+        """The first bytes of text; None where the file is compressed, and read in that way."""
+        kind = next((kind for begin, kind in _COMPRESSED.items() if data.startswith(begin)), None)
+        if kind is not None and self.is_regular:
+            self._source = self._opened(kind)
+            self.is_compressed = True
+            return None
+        foreign = kind or next((kind for begin, kind in _FOREIGN.items() if data.startswith(begin)), None)
+        if foreign is None and _UTF16_WITHOUT_MARK.match(data):
+            foreign = "UTF-16"
+        if foreign is not None:
+            raise InputError(f"{self.name}: is {foreign}, no text in UTF-8; {_way_out(foreign)}")
+        if self.is_regular and data.startswith(_MARK):
+            self._say(f"{self.name} begins with a byte order mark of UTF-8, which is left out")
+            return data[len(_MARK) :]
+        return data
+
+    def _opened(self, kind: str) -> IO[bytes]:
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        raw = io.BufferedReader(io.FileIO(self.descriptor, closefd=False))
+        if kind == "gzip":
+            return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        if kind == "bzip2":
+            return bz2.BZ2File(raw)
+        if kind == "xz":
+            return lzma.LZMAFile(raw)
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise MissingPackage(
+                f"{self.name}: is zstd, which needs {how_to_install('arrow', 'pyarrow')}; or {_way_out(kind)}"
+            ) from None
+        return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
+
+    def _decompress(self, limit: int) -> bytes:
+        source: Any = self._source
+        try:
+            data: bytes = source.read1(limit) if hasattr(source, "read1") else source.read(limit)
+        except _DAMAGED as error:
+            raise InputError(f"{self.name}: its compressed data is damaged or cut off: {error or 'no end'}") from error
+        return data
+
+    # ---- holes ----------------------------------------------------------------------------------
+
+    def _without_hole(self, begin: int, data: bytes) -> bytes:
+        """Leaves out what was never written: a writer that did not append has gone on behind it.
+
+        A hole that goes on to the end of the file stays unread, since it may be filled later.
+        """
+        hole, end = self._hole(begin) if b"\0" in data else (self.position, None)
+        is_jump = hole < self.position
+        if is_jump:
+            data = data[: hole - begin].rstrip(b"\0")
+        rest = data.lstrip(b"\0") if self.behind_hole else data
+        self._unwritten += len(data) - len(rest)
+        if rest:
+            self._say_hole(begin + len(data) - len(rest))
+            self.behind_hole = False
+        if is_jump and end is None:
+            self.position = begin + len(data)
+        elif is_jump and end is not None:
+            self._unwritten += end - begin - len(data)
+            self.position, self.behind_hole = end, True
+        if is_jump:
+            os.lseek(self.descriptor, self.position, os.SEEK_SET)
+        return rest
+
+    def _hole(self, begin: int) -> tuple[int, int | None]:
+        """Where the next hole begins and ends; None for one that goes on to the file's end."""
+        hole, end = os.fstat(self.descriptor).st_size, None
+        try:
+            hole = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
+            end = os.lseek(self.descriptor, hole, os.SEEK_DATA)
+        except OSError as error:  # ENXIO: behind it is no data; EINVAL: this file system knows no holes
+            if error.errno not in (errno.ENXIO, errno.EINVAL):
+                raise
+        os.lseek(self.descriptor, self.position, os.SEEK_SET)
+        return hole, end
+
+    def _say_hole(self, end: int) -> None:
+        if self._unwritten:
+            begin = end - self._unwritten
+            self._say(f"{self.name}: {self._unwritten:,} bytes from {begin:,} on were never written; they are left out")
+        self._unwritten = 0
+
+
+def _way_out(kind: str) -> str:
+    if kind.startswith("UTF"):
+        return f"`iconv -f {kind} -t UTF-8 FILE | …` makes it so"
+    if kind in _UNCOMPRESS:
+        return f"`{_UNCOMPRESS[kind]} FILE | …` makes it so"
+    return "give the lines themselves"
