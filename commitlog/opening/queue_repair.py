@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +131,8 @@ class QueueRepair:
 
         `first` is the queue offset of that record. When all is built anew, the entries before it
         have to name deleted records or damage. Otherwise they are another topic's, or some are
-        missing: then they are filled in as RocketMQ does.
+        missing. Then nobody knows how many of these records were deleted. So as many as the damage
+        may have held count as lost in it, and only the others are filled in as RocketMQ does.
         """
         state = self._files.state(queue.directory)
         if self._built_from is None or first == 0:
@@ -141,23 +142,28 @@ class QueueRepair:
         is_ours = state.first <= known and self._first_foreign(queue.directory, start, known, self._built_from) >= known
         if is_ours and (known == first or self._gap_behind(queue, known, first - known)):
             return state.sound
+        lost_from = max(first - _room(self.gaps), 0)
+        begin = queue.begin_of_file(lost_from)
         self._unlink_files(queue.directory, lambda start: start < begin * ENTRY_BYTES)  # a hole would follow
         queue.starts()  # lists the files again
-        queue.fill(begin, first)
+        queue.fill(begin, lost_from)
+        if lost_from < first:
+            _fill_lost(queue, lost_from, first, self.gaps[-1])
         return first
 
     def _gap_behind(self, queue: ConsumeQueue, end: int, count: int) -> Gap | None:
         """The last damaged range that may have held `count` records after entry `end` − 1.
 
-        It ends behind that entry's record, and is large enough for that many records.
+        It ends behind that entry's record. All that do are large enough for that many records.
         """
-        where, room = place_of(queue, end - 1), count * RECORD_BYTES_MIN
-        return next((gap for gap in self.gaps[::-1] if gap.end > where and room <= gap.end - gap.start), None)
+        where = place_of(queue, end - 1)
+        behind = [gap for gap in self.gaps if gap.end > where]
+        return behind[-1] if behind and count <= _room(behind) else None
 
     def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
         """Places entries for the queue offsets [end, first), whose records are not there."""
         if gap := self._gap_behind(queue, end, first - end):
-            queue.fill(end, first, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))
+            _fill_lost(queue, end, first, gap)
         else:
             queue.fill(max(end, queue.begin_of_file(first)), first)
 
@@ -253,3 +259,13 @@ class QueueRepair:
     def _zero_from(self, directory: Path, offset: int) -> None:
         with self._files.opened(directory) as queue:
             queue.zero_from(offset)
+
+
+def _room(gaps: Iterable[Gap]) -> int:
+    """How many records these ranges may have held."""
+    return sum((gap.end - gap.start) // RECORD_BYTES_MIN for gap in gaps)
+
+
+def _fill_lost(queue: ConsumeQueue, begin: int, end: int, gap: Gap) -> None:
+    """Places entries that name a damaged range for the queue offsets [begin, end)."""
+    queue.fill(begin, end, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))

@@ -1,0 +1,81 @@
+"""A segment and a topic's consume queue are damaged at once: a start does not make that silent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
+from tests.builders.hand_made import HandMadeLane, HandMadeStore
+
+SEGMENT = 1 << 12
+COUNT = 200
+KEEPS = {"retention": {"reserved_hours": 1_000_000}}
+"""The messages of stores made by hand are old."""
+
+Harm = Callable[[Path, Path, Path], None]
+"""What is done to a queue's file. The others are a segment and the file of another queue."""
+
+HARMS: dict[str, Harm] = {
+    "kept": lambda queue, segment, other: None,
+    "lost": lambda queue, segment, other: queue.unlink(),
+    "zeros": lambda queue, segment, other: _write(queue, bytes(_size(queue))),
+    "random": lambda queue, segment, other: _write(queue, random.Random(1).randbytes(_size(queue))),
+    "of a segment": lambda queue, segment, other: _write(queue, segment.read_bytes()),
+    "of another queue": lambda queue, segment, other: _write(queue, other.read_bytes()),
+}
+DAMAGED = {"first": (0, [0]), "first two": (0, [0, 1]), "middle": (0, [2]), "first that is left": (3, [3])}
+"""How many segments retention has deleted; which ones are nothing but zeros."""
+
+
+def _write(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def make_lane(store: HandMadeStore, number: int, harm: str, deleted: int, damaged: list[int]) -> list[bytes]:
+    """A lane of two topics; returns the values that are left of the second one."""
+    lane = store.lane(number)
+    for row in range(COUNT):
+        lane.append(f"a{number}", b"%d" % row * 30)
+        lane.append(f"c{number}", b"%d" % row)
+    lane.dispatch()
+    lane.publish()
+    lane.forget_before(deleted)
+    directory = store.directory.lane_directory(number)
+    queue, other = (directory.queue_path(f"{topic}{number}") / f"{0:020d}" for topic in "ca")
+    HARMS[harm](queue, directory.segment_path(damaged[0] * SEGMENT), other)
+    for segment in damaged:
+        directory.segment_path(segment * SEGMENT).write_bytes(bytes(SEGMENT))
+    return [record.body for record in lane.records if is_left(lane, record.physical_offset, deleted, damaged)][1::2]
+
+
+def is_left(lane: HandMadeLane, place: int, deleted: int, damaged: list[int]) -> bool:
+    return place // SEGMENT >= deleted and place // SEGMENT not in damaged
+
+
+@pytest.mark.parametrize("which", DAMAGED)
+def test_a_topic_whose_first_messages_are_damaged(which: str, tmp_path: Path) -> None:
+    """A strict reader raises, whatever is in the place of the queue. Others get what is left."""
+    store = HandMadeStore(tmp_path / "store", SEGMENT)
+    left = {harm: make_lane(store, number, harm, *DAMAGED[which]) for number, harm in enumerate(HARMS)}
+    with commitlog.Store.open(store.path, KEEPS):
+        pass
+    for number, harm in enumerate(HARMS):
+        with (
+            pytest.raises((CorruptRecord, DamagedFile)),
+            commitlog.Reader(store.path, topic=f"c{number}") as reader,
+        ):
+            list(reader)
+        with (
+            pytest.warns(ReadingWarning),
+            commitlog.Reader(store.path, topic=f"c{number}", ignore_corrupt=True) as reader,
+        ):
+            assert {message.value for message in reader} >= set(left[harm]), harm
