@@ -33,6 +33,7 @@ from commitlog.ingest.link import Child, Message
 from commitlog.ingest.meter import Meter
 from commitlog.ingest.resources import Resources
 from commitlog.ingest.settings import STDIN, Places, Settings
+from commitlog.ingest.store_trouble import StoreTrouble
 from commitlog.reading.view import StoreView
 from commitlog.store import Store
 
@@ -190,8 +191,14 @@ class Job:
         query = self._query
         assert query is not None
         query.link.send({"do": "read", "place": place})
-        ready = self._wait_for(lambda: self._all_ready() or self._stopped_early(), START_LIMIT_SECONDS)
-        if not ready:
+        trouble = StoreTrouble(self.settings.store)
+        ready = self._wait_for(
+            lambda: self._all_ready() or self._stopped_early() or bool(trouble.said()), START_LIMIT_SECONDS
+        )
+        if not self._all_ready() and not self._stopped_early() and trouble.said():
+            self._failed.add("the store")
+            self.errors.append(f"{self.settings.store} takes no messages: {trouble.said()}")
+        elif not ready:
             self._failed.add("Spark")
             self.errors.append(f"not ready within {START_LIMIT_SECONDS:.0f} s; see {self.settings.spark_log}")
         self.start_seconds = time.monotonic() - self._began

@@ -22,10 +22,12 @@ from commitlog.ingest.job import Job
 from commitlog.ingest.settings import choose
 from commitlog.ingest.verdict import parquet_files
 from tests.command_line import run
+from tests.namespaces import with_tmpfs
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 START_SECONDS = 180.0
+MIB = 1 << 20
 PNG = b"\x89PNG\r\n\x1a\n"
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("quick_java")]
@@ -249,6 +251,24 @@ def test_a_producer_that_dies_before_the_start(tmp_path: Path, monkeypatch: pyte
     assert f"died (exit code -9) after 0 messages that it had noted; see {log}" in said(tmp_path)
     assert log.exists()
     assert os.listdir(tmp_path / "run") == ["out"]
+
+
+def test_a_store_that_takes_no_messages_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its health names the cause: nobody waits five minutes for a disk that is full."""
+    play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends
+    (tmp_path / "run").mkdir()
+    refuses = "[retention]\ndisk_max_used_percent = 1\ndisk_clean_forcibly_percent = 1\ndisk_refuse_percent = 1\n"
+    (tmp_path / "full.toml").write_text(f"{refuses}disk_enough_bytes = 0\n[producer]\nsegment_wait_ms = 200\n")
+
+    def start() -> None:
+        (tmp_path / "run/ballast").write_bytes(bytes(MIB))
+        with running(tmp_path, "--config", "full.toml") as process:
+            assert process.wait(120) == 1
+        last = said(tmp_path).splitlines()[-1]
+        assert "run/store takes no messages: " in last
+        assert "the disk is over disk_refuse_percent" in last
+
+    with_tmpfs(tmp_path / "run", 16 * MIB, start)
 
 
 def refuse(path: Path) -> None:
