@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime
 import decimal
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
@@ -31,6 +31,7 @@ from commitlog.columns.arrays import Spans
 from commitlog.columns.arrow_columns import BATCH_ROWS_MAX, Decoder
 from commitlog.columns.metadata import metadata_columns
 from commitlog.columns.slice_reader import JsonOptions
+from commitlog.columns.spark_times import checked, day_number, microseconds, times_of
 from commitlog.errors import MalformedValue
 from commitlog.record.byte_ranges import Mask
 from commitlog.schemas.types import METADATA_COLUMNS
@@ -40,6 +41,8 @@ _PREFIX_DIGITS = 9
 _ONE_BY_ONE = 32
 """Values that Arrow refuses are halved until there are so few."""
 _SHOWN_BYTES = 80
+_DEPTH_MOST = 500
+"""Values that are nested deeper are malformed: Python's parser would end where its stack does."""
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "INF": math.inf, "-Infinity": -math.inf, "-INF": -math.inf}
 _REFUSED = (pa.ArrowException, ValueError, ArithmeticError, OSError)
 
@@ -103,7 +106,8 @@ class JsonRows:
         """The fields of all values, or None if any of them needs a closer look."""
         count = len(values)
         offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1]
-        if not count or (np.diff(offsets) < 2).any():
+        sizes = np.diff(offsets)
+        if not count or (sizes < 2).any() or any(map(_may_be_deep, values.filter(sizes > _DEPTH_MOST).to_pylist())):
             return None
         data = np.frombuffer(values.buffers()[2], np.uint8)
         if (data[offsets[:-1]] != ord("{")).any() or (data[offsets[:-1] + 1] != ord('"')).any():
@@ -125,7 +129,8 @@ class JsonRows:
             if table.num_rows != count or (table.column(0).to_numpy() != np.arange(count)).any():
                 return None
             columns = [
-                table.column(place).combine_chunks().cast(column.type) for place, column in enumerate(self._fields, 1)
+                _with_times(table.column(place).combine_chunks(), column.type)
+                for place, column in enumerate(self._fields, 1)
             ]
             for place in self._decimals:
                 columns[place].validate(full=True)  # Arrow's reader takes more digits than the type has
@@ -148,7 +153,7 @@ class JsonRows:
             for place, column in enumerate(self._fields):
                 try:
                     row[place] = _converted(found.get(column.name), column.type)
-                except _PartOfStruct as part:
+                except _Part as part:
                     row[place], malformed[number] = part.value, True
                 except _REFUSED:
                     malformed[number] = True
@@ -171,18 +176,34 @@ def _prefixes(count: int) -> pa.Array:
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType | None:
-    """The type that Arrow's reader reads a column as. None if it can't read it as Spark does."""
-    if pa.types.is_date32(kind):
+    """The type that Arrow's reader reads a column as. None if it can't read it as Spark does.
+
+    Times are read as texts: Arrow takes other ones than Spark.
+    """
+    if pa.types.is_temporal(kind):
         return pa.string()
-    return kind if _reads_alike(kind) else None
-
-
-def _reads_alike(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind):
-        return _reads_alike(kind.value_type)
+        item = _parsed_as(kind.value_type)
+        return None if item is None else pa.list_(item)
     if pa.types.is_struct(kind):
-        return all(_reads_alike(child.type) for child in kind.fields)
-    return not (pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_date32(kind))
+        fields = [(child.name, _parsed_as(child.type)) for child in kind.fields]
+        return None if any(child is None for _, child in fields) else pa.struct(fields)
+    return None if pa.types.is_map(kind) or pa.types.is_binary(kind) else kind
+
+
+def _with_times(read: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What was read as `_parsed_as` says, as its own type. Raises ValueError for unusual times."""
+    if read.type == kind:
+        return read
+    if pa.types.is_temporal(kind):
+        return times_of(read, kind)
+    validity = read.buffers()[0]
+    if pa.types.is_list(kind):
+        offsets = read.buffers()[1]
+        values = _with_times(read.values, kind.value_type)
+        return pa.Array.from_buffers(kind, len(read), [validity, offsets], offset=read.offset, children=[values])
+    children = [_with_times(read.field(place), child.type) for place, child in enumerate(kind.fields)]
+    return pa.Array.from_buffers(kind, len(read), [validity], offset=read.offset, children=children)
 
 
 def _texts(values: pa.BinaryArray, malformed: Mask) -> pa.Array:
@@ -205,19 +226,52 @@ def _object(value: bytes) -> dict[str, Any]:
     text = value.decode().lstrip()
     if not text:
         return {}
+    if _may_be_deep(value) and _depth(text) > _DEPTH_MOST:
+        raise ValueError("too deep")
     found, _ = _DECODER.raw_decode(text)
     if not isinstance(found, dict):
         raise ValueError("no object")
     return found
 
 
-_DECODER = json.JSONDecoder(parse_float=decimal.Decimal)
+def _may_be_deep(value: bytes) -> bool:
+    return value.count(b"[") + value.count(b"{") > _DEPTH_MOST
 
 
-class _PartOfStruct(Exception):
-    """Some fields of a struct can't be held. `value` has the others."""
+def _depth(text: str) -> int:
+    """How deep the objects and arrays of a JSON text are nested."""
+    deep = most = 0
+    for token in _TOKENS.findall(text):
+        deep += 1 if token in "[{" else -1 if token in "]}" else 0
+        most = max(most, deep)
+    return most
 
-    def __init__(self, value: dict[str, Any]) -> None:
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+_DIGITS_MOST = 1000
+"""Whole numbers of more digits are no int: that takes long, and Python refuses the longest."""
+
+
+class _MinusZero(int):
+    """The whole number -0, which is a number of its own as a float."""
+
+    def __float__(self) -> float:
+        return -0.0
+
+
+def _whole_number(text: str) -> int | decimal.Decimal:
+    if len(text) > _DIGITS_MOST:
+        return decimal.Decimal(text)
+    return _MinusZero() if text == "-0" else int(text)
+
+
+_DECODER = json.JSONDecoder(parse_float=decimal.Decimal, parse_int=_whole_number)
+
+
+class _Part(Exception):
+    """Some fields of structs in a value can't be held. `value` has the others."""
+
+    def __init__(self, value: Any) -> None:
         self.value = value
 
 
@@ -238,7 +292,7 @@ def _boolean(value: Any, _: pa.DataType) -> bool:
 
 
 def _integer(value: Any, kind: pa.DataType) -> int:
-    if type(value) is not int:
+    if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError("no whole number")
     pa.scalar(value, kind)  # its bounds
     return value
@@ -251,7 +305,10 @@ def _float(value: Any, _: pa.DataType) -> float:
         return _NOT_NUMBERS[value]
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise ValueError("no number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # of an int; a Decimal gives infinity by itself
+        return math.inf if value > 0 else -math.inf
 
 
 def _decimal(value: Any, kind: pa.DataType) -> decimal.Decimal:
@@ -271,28 +328,32 @@ def _string(value: Any, _: pa.DataType) -> str:
         value.encode()  # half a surrogate pair is no text
         return value
     if isinstance(value, decimal.Decimal):
-        return str(float(value))
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+        return str(_finite(value))
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_finite)
     text.encode()
     return text
 
 
-def _date(value: Any, _: pa.DataType) -> datetime.date:
+def _finite(value: decimal.Decimal) -> float:
+    found = float(value)
+    if math.isinf(found):
+        raise ValueError("a number that is too large")
+    return found
+
+
+def _date(value: Any, _: pa.DataType) -> int:
     if not isinstance(value, str):
         raise ValueError("no date")
-    return datetime.datetime.fromisoformat(value.strip()).date()
+    return day_number(value)
 
 
-def _timestamp(value: Any, kind: pa.DataType) -> datetime.datetime:
-    if type(value) is int:
-        found = datetime.datetime.fromtimestamp(value, datetime.UTC)  # seconds, as in Spark
-    elif isinstance(value, str):
-        found = datetime.datetime.fromisoformat(value.strip())
-    else:
+def _timestamp(value: Any, kind: pa.DataType) -> int:
+    has_zone = kind.tz is not None
+    if isinstance(value, int) and not isinstance(value, bool) and has_zone:
+        return checked(value * 1_000_000)  # seconds, as in Spark
+    if not isinstance(value, str):
         raise ValueError("no time")
-    if found.tzinfo is not None and kind.tz is None:
-        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
-    return found  # a time without a zone is UTC
+    return microseconds(value, has_zone=has_zone)
 
 
 def _binary(value: Any, _: pa.DataType) -> bytes:
@@ -307,15 +368,21 @@ def _binary(value: Any, _: pa.DataType) -> bytes:
 def _list(value: Any, kind: pa.DataType) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError("no array")
-    return [_whole(item, kind.value_type) for item in value]
+    return _held(value, kind.value_type)
 
 
-def _whole(value: Any, kind: pa.DataType) -> Any:
-    """Like `_converted`, where part of a struct is not enough."""
-    try:
-        return _converted(value, kind)
-    except _PartOfStruct:
-        raise ValueError("a field of a struct") from None
+def _held(values: Iterable[Any], kind: pa.DataType) -> list[Any]:
+    """The values of an array or a map. Raises _Part where only fields of structs can't be held."""
+    found, is_whole = [], True
+    for value in values:
+        try:
+            found.append(_converted(value, kind))
+        except _Part as part:
+            found.append(part.value)
+            is_whole = False
+    if not is_whole:
+        raise _Part(found)
+    return found
 
 
 def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
@@ -326,19 +393,23 @@ def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
     for child in kind.fields:
         try:
             found[child.name] = _converted(value.get(child.name), child.type)
-        except _PartOfStruct as part:
+        except _Part as part:
             found[child.name], is_whole = part.value, False
         except _REFUSED:
             found[child.name], is_whole = None, False
     if not is_whole:
-        raise _PartOfStruct(found)
+        raise _Part(found)
     return found
 
 
 def _map(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
     if not isinstance(value, dict):
         raise ValueError("no object")
-    return [(_whole(key, kind.key_type), _whole(item, kind.item_type)) for key, item in value.items()]
+    keys = _held(value, kind.key_type)
+    try:
+        return list(zip(keys, _held(value.values(), kind.item_type), strict=True))
+    except _Part as part:
+        raise _Part(list(zip(keys, part.value, strict=True))) from None
 
 
 _CONVERT: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
@@ -15,6 +17,7 @@ from commitlog.columns.json_rows import JsonRows
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import JsonOptions, ReadPlan, Slice, SliceReader
 from commitlog.errors import MalformedValue, OptionError
+from commitlog.schemas.row_lines import lines_of
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
 from tests.nightly import by_url_nightly
@@ -35,7 +38,8 @@ ALIKE = [
     b'{"d":1.256}', b'{"d":"1.25"}', b'{"d":123456789012}',
     b'{"t":"2026-01-02T03:04:05Z"}', b'{"t":"2026-01-02 03:04:05.123"}', b'{"t":1700000000}', b'{"t":"x"}',
     b'{"dt":"2026-01-02"}', b'{"dt":"2026-01-02T01:00:00"}', b'{"dt":5}',
-    b'{"f":"NaN"}', b'{"f":NaN}', b'{"f":"Infinity"}', b'{"f":"1.5"}', b'{"f":1e400}', b'{"f":3}',
+    b'{"f":"NaN"}', b'{"f":NaN}', b'{"f":"Infinity"}', b'{"f":"1.5"}', b'{"f":1e400}', b'{"f":3}', b'{"s":-0}', b'{"a":-0}',
+    b'{"f":1' + b"0" * 310 + b"}",
     b'{"b":true}', b'{"b":"true"}', b'{"b":1}', b'{"l":[1,2]}', b'{"l":[1,"x"]}', b'{"l":5}',
     b'{"st":{"x":1}}', b'{"st":{"x":"y","z":"q"}}', b'{"st":[]}', b'{"m":{"k":1}}', b'{"m":{"k":"v"}}',
     b'{"bin":"aGk="}', b'{"bin":"?"}', b"\xff",
@@ -75,6 +79,73 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
     assert {row["_offset"] for row in kept.collect()}.isdisjoint({2, len(ALIKE)})
 
 
+TIMES = [
+    "2024-1-5", "2024", "2024-01", "2024-1-5 1:2:3", "2024-01-05 10", "2024-01-05 10:00", "2024-1-05T1:02",
+    "2024-01-05T10:00:00 UTC", "2024-01-05 10:00:00 Europe/Berlin", "2024-01-05T10:00:00Europe/Berlin",
+    "2024-03-31 02:30:00 Europe/Berlin", "2024-10-27 02:30:00 Europe/Berlin", "2024-01-05T10:00:00 CET",
+    "2024-01-05T10:00:00 utc", "2024-01-05T10:00:00z", "2024-01-05t10:00:00Z", "2024-01-05T10:00:00Zx",
+    "2024-01-05T10:00Z", "2024-01-05T10Z", "2024-01-05Z", "2024Z", "2024-01-05 Europe/Berlin",
+    "2024-01-05T10:00:00.123456789Z", "2024-01-05T10:00:00.1", "2024-01-05T10:00:00.", "2024-01-05 10:00:00,5",
+    "2024-01-05T10:00:00.1234567+02:00", "2024-01-05T", "2024-01-05 ", " 2024-01-05 ", "2024-01-05x", "2024-01-05Tx",
+    "2024-01-05T10:00:00+1", "2024-01-05T10:00:00+0100", "2024-01-05T10:00:00+1:30", "2024-01-05T10:00:00+01:3",
+    "2024-01-05T10:00:00UTC+1", "2024-01-05T10:00:00GMT+01:00", "2024-01-05 10:00:00 +01:00",
+    "2024-01-05T10:00:00+19:00", "2024-01-05T10:00:00-18:00", "2024-01-05T10:00:00+01:00:30",
+    "0000-01-01T00:00:00Z", "0000-01-01 00:00:00", "0000-01-01", "-0001-01-01", "+2024-01-05", "12024-01-05",
+    "0001-01-01", "9999-12-31", "10000-01-01 00:00:00", "300000-01-01", "999-01-01", "1234567-01-01", "2024-02-30",
+    "2024-02-29", "1900-02-29", "2024-13-01", "2024-00-01", "2024-01-05 24:00:00", "2024-01-05 23:59:60", "20240105",
+    "20240105T100000", "2024-W01-5", "5", "-5", "19000", "99999999999", "", "x", "2024-001-05", "2024/01/05",
+    5, -1, 10**12, 1.5, True, None, [1],
+]  # fmt: skip
+SHAPES = [
+    b'{"a":[1,"x",3]}', b'{"s":[{"x":1,"y":"a"},{"x":"z","y":"b"}]}', b'{"m":{"k":{"x":1},"l":{"x":"y"}}}',
+    b'{"o":{"p":[{"x":1},{"x":"y"}],"q":2}}', b'{"a":[1],"s":[{"x":{}}]}', b'{"o":{"p":5,"q":2}}',
+    b'{"o":{"p":[{"x":1}],"q":"b"}}', b'{"s":[{"x":1},5]}', b'{"s":{"x":1}}', b'{"s":[null,{"x":null}]}',
+    b'{"m":{"k":5}}', b'{"m":[]}', b'{"ts":["2024-1-5","x"]}', b'{"ts":["2024-1-5",null]}', b'{"s":[[{"x":1}]]}',
+    b'{"s":[{"x":1,"y":5}]}', b'{"m":{"":{"x":1}}}', b'{"at":[{"t":"x","d":"2024"},{"t":"2024","d":"x"}]}',
+]  # fmt: skip
+SHAPES_SCHEMA = (
+    "a ARRAY<INT>, s ARRAY<STRUCT<x: INT, y: STRING>>, m MAP<STRING, STRUCT<x: INT>>, ts ARRAY<TIMESTAMP>, "
+    "o STRUCT<p: ARRAY<STRUCT<x: INT>>, q: INT>, at ARRAY<STRUCT<t: TIMESTAMP, d: DATE>>, _corrupt_record STRING"
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "shown"),
+    [
+        (
+            "t TIMESTAMP, n TIMESTAMP_NTZ, d DATE, _corrupt_record STRING",
+            [json.dumps({"t": time, "n": time, "d": time}).encode() for time in TIMES],
+            "unix_micros(t), unix_micros(CAST(n AS TIMESTAMP)), unix_date(d), _corrupt_record",
+        ),
+        (SHAPES_SCHEMA, SHAPES, "to_json(struct(*))"),
+    ],
+    ids=["times", "shapes"],
+)
+def test_columns_are_those_of_from_json(
+    tmp_path: Path, spark_session: SparkSession, schema: str, values: list[bytes], shown: str
+) -> None:
+    """Dates and times in all their forms, and fields that can't be held at every depth."""
+    from pyspark.sql.functions import col, from_json
+
+    store = store_of(tmp_path / "store", values)
+    source = spark_session.read.format("commitlog").option("subscribe", "orders")
+    ours = source.option("values", "json").schema(f"{schema}, _offset BIGINT").load(place_of(store.path))
+    text = from_json(col("value").cast("string"), schema, {"columnNameOfCorruptRecord": "_corrupt_record"})
+    bare = spark_session.read.format("commitlog").option("subscribe", "orders").load(place_of(store.path))
+    theirs = bare.select(text.alias("j"), col("offset").alias("_offset")).select("j.*", "_offset")
+    found, expected = (
+        dict(
+            zip(
+                values,
+                frame.orderBy("_offset").drop("_offset").selectExpr(*shown.split(", ")).collect(),
+                strict=True,
+            )
+        )
+        for frame in (ours, theirs)
+    )
+    assert found == expected
+
+
 def decoded(store: HandMadeStore, count: int, schema: pa.Schema, options: JsonOptions) -> list[dict[str, Any]]:
     piece = Slice("orders", 0, 0, count, -1, 0)
     plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
@@ -102,6 +173,8 @@ JSON = st.one_of(
             b"}}",
             b'{"\\u0001number":3,"a":1}',
             b'{"s":"',
+            b'{"s":"x","z":' + b"9" * 5000 + b"}",
+            b'{"d":-0}',
         ]
     ),
 )
@@ -120,6 +193,54 @@ def test_a_value_never_changes_the_rows_of_others(
     assert len(together) == len(values)
     for value, row in dict(zip(values, together, strict=True)).items():
         assert [row] == decoded(store_of(tmp_path_factory.mktemp("one"), [value]), 1, schema, JsonOptions())
+
+
+def _pieces(names: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=dict.fromkeys(names, values))
+
+
+_CLOCKS = st.datetimes(timezones=st.none() | st.just(dt.UTC)).map(lambda time: time.isoformat())
+_LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3), _CLOCKS,
+    st.sampled_from([*TIMES, "NaN", "Infinity", "1.25", "-0", "1e5", "aGk=", 1e400, -0.0, 1e-400, 0.125, 10**310]),
+)  # fmt: skip
+_FIELDS = (
+    _LEAVES | st.lists(_LEAVES, max_size=2) | _pieces(["x", "t", "d", "f"], _LEAVES | st.lists(_LEAVES, max_size=2))
+)
+_KINDS = {
+    "a": pa.int32(), "i": pa.int64(), "s": pa.string(), "f": pa.float64(), "g": pa.float32(), "b": pa.bool_(),
+    "n": pa.decimal128(10, 2), "t": pa.timestamp("us", "UTC"), "l": pa.timestamp("us"), "d": pa.date32(),
+    "xs": pa.list_(pa.timestamp("us", "UTC")), "o": pa.struct([("x", pa.list_(pa.int8())), ("t", pa.timestamp("us", "UTC"))]),
+    "os": pa.list_(pa.struct([("d", pa.date32()), ("f", pa.float32())])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("both_ways", ["path"], indirect=True)
+@given(value=_pieces(list(_KINDS), _FIELDS), deep=st.sampled_from([0, 0, 0, 1, 499, 500, 501, 990, 5000]))
+@example(value={"t": "0000-01-01T00:00:00Z"}, deep=0)
+@settings(max_examples=200)
+def test_a_value_gives_the_same_beside_any_neighbour(
+    value: dict[str, Any], deep: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Beside none, beside a good one, and beside one that is malformed: of every type."""
+    text = json.dumps(value).encode()
+    if deep:
+        text = text[:-1] + (b", " if value else b"") + b'"deep": ' + b"[" * deep + b"]" * deep + b"}"
+    schema = pa.schema([*((name, kind) for name, kind in _KINDS.items()), ("_corrupt_record", pa.string())])
+    found = []
+    for values in ([text], [text, b'{"a":1}'], [text, b'{"a":"x"}']):
+        store = store_of(tmp_path_factory.mktemp("beside"), values)
+        found.append(lines(store, len(values), schema)[0])
+    assert found[0] == found[1] == found[2]
+
+
+def lines(store: HandMadeStore, count: int, schema: pa.Schema) -> list[bytes]:
+    """Each row as text, also with times that Python does not have."""
+    piece = Slice("orders", 0, 0, count, -1, 0)
+    plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
+    (batch,) = SliceReader(plan, piece, SegmentCache()).batches(JsonRows(schema, JsonOptions()).batches)
+    batch.validate(full=True)
+    return list(lines_of(batch))
 
 
 def test_values_are_parsed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
