@@ -90,5 +90,5 @@ def test_a_text_that_is_none_is_refused(running: commitlog.Store, tmp_path: Path
     (tmp_path / "lines").write_text(f'{{"{name}": "{text}"}}\n')
     done = run("produce", running.path, topic, tmp_path / "lines", "--rows")
     assert done.returncode == 1
-    assert f"row 0, column {name}: " in done.stderr.decode()
+    assert f"line 1: column {name}: " in done.stderr.decode()
     assert commitlog.read_arrow(running.path, topic).read_all().num_rows == 0
