@@ -10,7 +10,9 @@ waits raises the class that stands for it: see `FAULT_BY_ERRNO`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
@@ -560,6 +562,29 @@ def disk_error(code: int, doing: str) -> DiskError:
     kind = FAULT_BY_ERRNO.get(code, DiskError)
     name = errno.errorcode.get(code, str(code))
     return kind(f"{doing}: {name} ({kind.hint})")
+
+
+NOT_A_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
+"""What the system says where a directory, a link or a pipe is in the place of a file, or a file in
+that of a directory.
+"""
+
+
+def read_error(error: OSError, path: object) -> CommitLogError:
+    """The error where the system refused to read something below `path`."""
+    place = f"{error.filename or path}: {error.strerror}"
+    if error.errno in NOT_A_FILE:
+        return DamagedFile(f"{place}; move away what is there, and put back what was there before")
+    return disk_error(error.errno or errno.EIO, f"{place}, while it was read")
+
+
+@contextlib.contextmanager
+def named_while_reading(path: object) -> Iterator[None]:
+    """Raises what `read_error` makes of an OSError within a with-block."""
+    try:
+        yield
+    except OSError as error:
+        raise read_error(error, path) from error
 
 
 def index_error(error: DamagedFile | OSError) -> CommitLogError:

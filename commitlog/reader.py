@@ -13,7 +13,6 @@ error is raised; with `ignore_corrupt` what is behind it is given out too.
 
 from __future__ import annotations
 
-import errno
 import heapq
 import inspect
 import os
@@ -29,13 +28,12 @@ from commitlog.errors import (
     CorruptRecord,
     DamagedFile,
     DataLoss,
-    DiskError,
     IllegalArgument,
     IllegalTopic,
     OptionError,
     ReaderError,
     UnknownTopic,
-    disk_error,
+    read_error,
     refuse_copy,
 )
 from commitlog.lines import printable
@@ -150,7 +148,7 @@ class Reader:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise self._refused(error) from error
+                raise read_error(error, self._view.path) from error
             raise
 
     def _begin(self, isolation: str) -> None:
@@ -269,7 +267,7 @@ class Reader:
         except BaseException as error:
             self._note_error(error)
             if isinstance(error, OSError):
-                raise self._refused(error) from error
+                raise read_error(error, self._view.path) from error
             raise
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
@@ -282,11 +280,6 @@ class Reader:
         if self._position is not None:
             self._position.given(message)
         return message
-
-    def _refused(self, error: OSError) -> DiskError:
-        """The error that tells what the system has refused."""
-        place = error.filename or self._view.path
-        return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while it was read")
 
     def _read(self, *, refresh: bool) -> Generator[Message, None, None]:
         """All messages in their order.
@@ -326,7 +319,7 @@ class Reader:
         try:
             yield from merged_values(cursor.read_values() for cursor in cursors)
         except OSError as error:
-            raise self._refused(error) from error
+            raise read_error(error, self._view.path) from error
         for cursor in cursors:
             if cursor.damage is not None:
                 raise with_way_out(cursor.damage)

@@ -23,7 +23,7 @@ from commitlog.columns.typed_rows import MESSAGES_BYTES_MAX, TypedRows, WrongRow
 from commitlog.columns.unpacked_size import TooMuchUnpacked
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound, named_while_reading
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.topic_index import LaneIndex
@@ -158,10 +158,11 @@ def read_slices(
         build = JsonRows(schema, plan.json_options).batches
     store = _PlannedStore(plan)
     try:
-        for piece in plan.slices:
-            for batch in SliceReader(plan, piece, segments, warn).batches(build):
-                store.check()
-                yield batch
+        with named_while_reading(plan.path):
+            for piece in plan.slices:
+                for batch in SliceReader(plan, piece, segments, warn).batches(build):
+                    store.check()
+                    yield batch
     except (CorruptRecord, DamagedFile, DataLoss):
         store.check()  # the files of another store look damaged, or are missing
         raise

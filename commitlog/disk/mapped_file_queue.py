@@ -46,7 +46,12 @@ class MappedFileQueue:
         """Lists the directory again: retention removes files, and the allocator makes new ones."""
         for known in (self.findings, self.wrong_sizes, self.starts):
             known.clear()
-        for name in self.channel.list(self.directory):
+        try:
+            names = self.channel.list(self.directory)
+        except NotADirectoryError:
+            names = []
+            self.findings.append((self.directory, "no directory: all segments are missing"))
+        for name in names:
             self._add(name)
         self._known = frozenset(self.starts)
 

@@ -61,6 +61,8 @@ class TrimMarks:
             stamp: tuple[int, ...] | None = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
         except FileNotFoundError:
             stamp = None
+        except NotADirectoryError:
+            raise DamagedFile(f"{path.parent} is no directory; move it away, and put the lane back") from None
         if stamp == self._stamp:
             return False
         self.marks = {} if stamp is None else self._load(store_id)

@@ -16,6 +16,7 @@ from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import ReadPlan, Slice, SliceReader, slices_of
 from commitlog.columns.typed_rows import row_counts
+from commitlog.errors import named_while_reading
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
@@ -146,7 +147,8 @@ class LocalIndex:
 
     def refresh(self, wait_ms: int = 0) -> bool:
         del wait_ms
-        return self.index.refresh()
+        with named_while_reading(self.path):
+            return self.index.refresh()
 
     @property
     def pool(self) -> Path | None:
@@ -163,12 +165,14 @@ class LocalIndex:
         return shared_ends(self._view, epoch, queues)
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
-        return {key: self.index.find_by_time(*key, ms) for key, ms in times.items()}
+        with named_while_reading(self.path):
+            return {key: self.index.find_by_time(*key, ms) for key, ms in times.items()}
 
     def slices(self, ranges: Ranges) -> list[Slice]:
         found: list[Slice] = []
-        for (topic, lane), (begin, end) in ranges.items():
-            found += slices_of(self.index.lanes[lane], topic, begin, end)
+        with named_while_reading(self.path):
+            for (topic, lane), (begin, end) in ranges.items():
+                found += slices_of(self.index.lanes[lane], topic, begin, end)
         return found
 
     def work(self, ranges: Ranges) -> list[Work]:
@@ -191,15 +195,16 @@ class LocalIndex:
         own = self.plan(tuple(work.slice for work in self.work({key: bounds})))
         own = replace(own, fail_on_data_loss=plan.fail_on_data_loss, ignore_corrupt=plan.ignore_corrupt)
         segments = SegmentCache(limit=1)
-        for piece in own.slices:
-            for batch in SliceReader(own, piece, segments).batches(_count_rows):
-                yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+        with named_while_reading(self.path):
+            for piece in own.slices:
+                for batch in SliceReader(own, piece, segments).batches(_count_rows):
+                    yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
     def _record_bytes(self, piece: Slice) -> float:
         if piece.walk_from >= 0:  # there are no entries
             return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
         begin, end = piece.start, piece.end
-        with self.index.lanes[piece.lane].queue(piece.topic) as queue:
+        with named_while_reading(self.path), self.index.lanes[piece.lane].queue(piece.topic) as queue:
             picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
             sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
         return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES

@@ -318,7 +318,7 @@ def hunt(base: Path, seed: int, count: int, first: int = 0, *, shows: bool = Fal
             try:
                 case.run()
             except (Exception, _Hang) as error:
-                what = str(error) if isinstance(error, Failure) else "".join(traceback.format_exception(error)[-4:])
+                what = str(error) if isinstance(error, Failure) else _traced(error)
                 text = f"case {number}: {case.state}; {'; '.join(case.done)}: {type(error).__name__} {case.at}: {what}"
                 text += f"\n    start: {case.log}\n    repeat: scripts/torture --damage 1 --seed {seed} --case {number}"
                 found.failures.append(text)
@@ -332,6 +332,14 @@ def hunt(base: Path, seed: int, count: int, first: int = 0, *, shows: bool = Fal
     finally:
         made.close()
     return found
+
+
+def _traced(error: BaseException) -> str:
+    """Who was asked, and what went wrong in there: the frames at both ends."""
+    frames = traceback.extract_tb(error.__traceback__)
+    asked = [frame for frame in frames if "/tests/" in frame.filename][-3:]
+    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.line}" for frame in (*asked, *frames[-4:])]
+    return "\n    ".join([str(error), *places])
 
 
 class _Stores:
