@@ -104,6 +104,11 @@ class StoreFacts:
     """The number of the last epoch of `epochs`; 0 for a store without any."""
     epochs: list[dict[str, Any]] = field(default_factory=list)
     """The history of epochs (`disk/epochs.py`), the oldest first: `epoch` and `ends` of each."""
+    lanes: dict[int, int] = field(default_factory=dict)
+    """Lane → the log offset up to which it was flushed at the last stop or recovery.
+
+    So a lane whose files are gone, with all that says how far they went, is missed.
+    """
     pool: PoolPlace | None = None
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
@@ -119,6 +124,8 @@ class StoreFacts:
         values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
         if self.backup_generation is None:  # a store that was never a backup
             del values["backup_generation"]
+        if not self.lanes:
+            del values["lanes"]
         if not self.epoch:  # it was never promoted, nor restored
             del values["epoch"], values["epochs"]
         return to_checked_json(values, indented=True)
@@ -128,7 +135,7 @@ class StoreFacts:
         """The fields of a file's bytes. Raises StoreTooNew, StoreDamaged."""
         try:
             names = ("id", "segment_bytes", "generation", "backup_generation", "epoch", "epochs", "config")
-            values = from_checked_json(data, ("format", "pool", *names))
+            values = from_checked_json(data, ("format", "pool", "lanes", *names))
             version = values.pop("format")
             if not _is_number(version, 1):
                 raise ValueError("format")
@@ -136,6 +143,7 @@ class StoreFacts:
                 raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
             pool = values.pop("pool", None)
             own = {name: values.pop(name) for name in names if name in values}
+            own["lanes"] = {int(lane): end for lane, end in values.pop("lanes", {}).items()}
             facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
             facts._check()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -159,6 +167,8 @@ class StoreFacts:
             raise ValueError("epoch")
         if not all(_is_number(one["epoch"], 1) and isinstance(one["ends"], dict) for one in self.epochs):
             raise ValueError("epochs")
+        if not all(0 <= lane < LANE_ROWS and _is_number(end, 1) for lane, end in self.lanes.items()):
+            raise ValueError("lanes")
         if not isinstance(self.config, dict):
             raise ValueError("config")
         for name, defaults in _DEFAULTS.items():
@@ -249,9 +259,13 @@ class StoreDirectory:
     def lane_numbers(self) -> list[int]:
         """The lanes on disk, ascending.
 
-        Foreign names are passed over, and so are numbers that no lane can have.
+        Foreign names are passed over, and so are numbers that no lane can have. Raises
+        StoreDamaged.
         """
-        names = self.channel.list(self.lanes_directory)
+        try:
+            names = self.channel.list(self.lanes_directory)
+        except NotADirectoryError:
+            raise StoreDamaged(f"{self.lanes_directory} is no directory; put the one that was there back") from None
         numbers = (int(name) for name in names if name.isdecimal() and str(int(name)) == name)
         return sorted(number for number in numbers if number < LANE_ROWS)
 

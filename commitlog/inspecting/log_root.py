@@ -76,9 +76,15 @@ def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]
         roots, findings = _lane_roots(lane_directories, 0, "", channel)
         return roots, [str(error), *findings]
     try:
+        lost = [
+            f"{directory.lane_directory(lane).path} is missing, and {end:,} bytes were flushed there"
+            for lane, end in sorted(view.facts.lanes.items())
+            if not directory.lane_directory(lane).path.exists()
+        ]
         if not view.live:
-            return _lane_roots(lane_directories, view.segment_bytes, view.store_id, channel)
-        return [_live_root(lane_directory, view) for lane_directory in lane_directories], []
+            roots, findings = _lane_roots(lane_directories, view.segment_bytes, view.store_id, channel)
+            return roots, lost + findings
+        return [_live_root(lane_directory, view) for lane_directory in lane_directories], lost
     finally:
         view.close()
 

@@ -11,7 +11,7 @@ from commitlog.config import Config
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
-from commitlog.errors import NotEnoughSharedMemory, UnsafePath
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, UnsafePath
 from commitlog.opening import Report
 from commitlog.opening.stray_pools import name_store
 from commitlog.shm.layout import Lane
@@ -47,14 +47,21 @@ def recover_all_into(
 
     Raises RecoveryError, DiskError.
     """
-    lane_directories = [directory.lane_directory(number) for number in directory.lane_numbers()]
+    numbers = directory.lane_numbers()
+    for lane in sorted(facts.lanes.keys() - set(numbers)):
+        path = directory.lane_directory(lane).path
+        raise RecoveryError(
+            f"{path} is missing, and {facts.lanes[lane]:,} bytes were flushed there: put it back, or make an empty "
+            f"directory of that name to give its messages up"
+        )
+    lane_directories = [directory.lane_directory(number) for number in numbers]
     if not lane_directories:
         return
     from commitlog.opening.parallel_recovery import recover_lanes  # a new store starts without it
 
     ends = recover_lanes(
         lane_directories, facts.segment_bytes, channel, report,
-        queue_file_bytes=queue_file_bytes(facts), store_id=facts.id,
+        queue_file_bytes=queue_file_bytes(facts), known_ends=facts.lanes, store_id=facts.id,
     )  # fmt: skip
     for lane, end in ends.items():
         _set_words(control.row(lane), end)
@@ -78,9 +85,18 @@ def recover_into(
 
     end = recover_lane(
         directory.lane_directory(lane), facts.segment_bytes, channel, report,
-        queue_file_bytes=queue_file_bytes(facts), known_end=known_end, store_id=facts.id,
+        queue_file_bytes=queue_file_bytes(facts), known_end=max(known_end, facts.lanes.get(lane, 0)), store_id=facts.id,
     )  # fmt: skip
     _set_words(control.row(lane), end)
+
+
+def flushed_ends(directory: StoreDirectory, control: ControlRegion) -> dict[int, int]:
+    """Lane → up to where its log is flushed, for lanes that have ever had a message.
+
+    It is for a store in which all is flushed: elsewhere the end may lie inside a record.
+    """
+    ends = {lane: control.row(lane)[Lane.FLUSHED] for lane in directory.lane_numbers()}
+    return {lane: end for lane, end in ends.items() if end}
 
 
 def queue_file_bytes(facts: StoreFacts) -> int:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from commitlog import errors
@@ -44,9 +45,12 @@ def recover_lanes(
     report: Report,
     *,
     queue_file_bytes: int,
+    known_ends: Mapping[int, int] = MappingProxyType({}),
     store_id: str = "",
 ) -> dict[int, LaneEnd]:
     """Recovers several lanes: number → the end of its log as recovered.
+
+    For `known_ends` (by lane) and `store_id`, see `recover_lane`.
 
     Raises what `recover_lane` raises, for the first lane that failed. After a failure no further
     lane is begun, and the lanes at work are waited for.
@@ -58,8 +62,9 @@ def recover_lanes(
 
     def recover(lane_directory: LaneDirectory, report: Report) -> LaneEnd:
         return recover_lane(
-            lane_directory, segment_bytes, channel, report, queue_file_bytes=queue_file_bytes, store_id=store_id
-        )
+            lane_directory, segment_bytes, channel, report,
+            queue_file_bytes=queue_file_bytes, known_end=known_ends.get(lane_directory.number, 0), store_id=store_id,
+        )  # fmt: skip
 
     children = min(len(large), len(os.sched_getaffinity(0)), _CHILDREN_MOST)
     if children < 2:

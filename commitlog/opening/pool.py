@@ -14,7 +14,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import UnsafePath
 from commitlog.opening import Report
-from commitlog.opening.new_pool import make_pool, recover_all_into
+from commitlog.opening.new_pool import flushed_ends, make_pool, recover_all_into
 from commitlog.opening.stray_pools import name_store, remove_pool
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import Header
@@ -47,6 +47,7 @@ def open_pool(
             control.close()
             remove_pool(Path(place.directory))
             raise
+        facts = replace(facts, lanes=flushed_ends(directory, control))
     words = control.words
     generation = facts.generation + 1  # also where a start has raised the pool's generation and could not save its own
     words[Header.CLOSING] = 0

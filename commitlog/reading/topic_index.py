@@ -86,6 +86,7 @@ class LaneIndex:
         self._walked_to = -1
         self._indexed_to = 0
         self._trusts_queues = True
+        self._has_told_of_nothing = False
         self._hole_end = 0  # end of the last hole that was walked past
         self._met: set[str] = set()  # topics whose consume queues reach up to the walk, as it has shown
         self._trims = TrimMarks(self.lane_directory, view.channel)
@@ -193,10 +194,22 @@ class LaneIndex:
                 self._note(piece)
             elif piece.is_open:  # it may be closed by what comes next
                 has_open_hole = True
+                self._tell_of_nothing(piece)
             else:
                 self._hole_end = self._walked_to = piece.end
         self.limit = limit
         self.records_end = limit if has_open_hole else min(self._walked_to, limit)
+
+    def _tell_of_nothing(self, hole: Hole) -> None:
+        """Warns once of a lane of which nothing is left, as no topic knows that it was there."""
+        if not self.queues and not self._has_told_of_nothing:
+            self._has_told_of_nothing = True
+            warnings.warn(
+                f"lane {self.lane}: nothing of it can be read: {hole.error}; put its files back, or see "
+                f"`commitlog verify {self.view.path}`",
+                ReadingWarning,
+                stacklevel=2,
+            )
 
     def _proving_from(self, limits: LaneLimits) -> int:
         """The log offset from which a walk also checks the consume queues.

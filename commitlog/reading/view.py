@@ -226,7 +226,7 @@ class StoreView:
             self._load()
 
     def lanes(self) -> list[int]:
-        return self.directory.lane_numbers()
+        return sorted({*self.directory.lane_numbers(), *self.facts.lanes})
 
     def lane_directory(self, number: int) -> LaneDirectory:
         return self.directory.lane_directory(number)
@@ -244,9 +244,10 @@ class StoreView:
             entries = counted_entries(row, dispatched)
             return LaneLimits(lane, row[Lane.FIRST], dispatched, flushed, committed, entries)
         found = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel).load()
+        known = self.facts.lanes.get(lane, 0)
         if found is None:
-            return LaneLimits(lane, 0, 0, 0, 0, stopped_properly=False)
-        flushed = found.flushed_where
+            return LaneLimits(lane, 0, 0, known, known, stopped_properly=False)
+        flushed = max(found.flushed_where, known)
         return LaneLimits(
             lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
         )

@@ -127,7 +127,7 @@ class _Rejoining:
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
         self._forget_replicas()
         save_mark(directory, mark)
-        directory.save(replace(self._facts, pool=None))
+        directory.save(replace(self._facts, pool=None, lanes={}))
         with contextlib.suppress(FileNotFoundError):
             self._channel.unlink(directory.superseded_file)
             self._channel.sync_directory(directory.path)

@@ -18,6 +18,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import lane_locked
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, is_segment_name
 from commitlog.errors import CommitLogError
+from commitlog.opening.new_pool import flushed_ends
 from commitlog.opening.stray_pools import remove_pool
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.shm.layout import Lane, segment_start
@@ -46,7 +47,7 @@ def close_store(
             kept.append(reason)
     if not kept:
         try:
-            directory.save(replace(facts, pool=None))
+            directory.save(replace(facts, pool=None, lanes=flushed_ends(directory, control)))
         except OSError as error:
             kept.append(f"store.json can't be written: {error}")
     if not kept:

@@ -1,0 +1,85 @@
+"""A lane whose directory is gone, or all that was in it: whoever looks at the store says so."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.errors import CommitLogError, DamagedFile, RecoveryError
+from tests.command_line import run
+
+CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
+SENT = 100
+
+
+def send(path: Path) -> None:
+    """A store that was stopped, with messages in two lanes."""
+    with commitlog.Store.open(path, CONFIG) as store, store.producer() as one, store.producer() as other:
+        for producer in (one, other):
+            for number in range(SENT):
+                producer.send("orders", b"%d" % number * 1000)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "store"
+    send(path)
+    return path
+
+
+def read(path: Path) -> int:
+    with commitlog.Reader(path) as reader:
+        return sum(1 for _ in reader)
+
+
+def _remove(lane: Path) -> None:
+    shutil.rmtree(lane)
+
+
+def _rename(lane: Path) -> None:
+    lane.rename(lane.with_name("1.old"))
+
+
+def _remove_all(lane: Path) -> None:
+    shutil.rmtree(lane.parent)
+
+
+@pytest.mark.parametrize("damage", [_remove, _rename, _remove_all])
+def test_a_lane_is_missed(damage: Callable[[Path], None], made: Path, tmp_path: Path) -> None:
+    """Readers, verify and backup say so, and the start asks for it."""
+    path = tmp_path / "store"
+    shutil.copytree(made, path)
+    damage(path / "lanes/1")
+    nothing = "lane 1: nothing of it" if damage is not _remove_all else "lane 0: nothing of it"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(DamagedFile):
+            read(path)
+    assert nothing in str(said[0].message)
+    if damage is not _remove_all:
+        with pytest.warns(commitlog.errors.ReadingWarning, match=nothing):
+            assert commitlog.read_arrow(path, "orders").read_all().num_rows == SENT
+    assert b"lanes/1 is missing" in run("verify", path).stdout
+    assert run("backup", path, tmp_path / "backup").returncode == 1
+    with pytest.raises(RecoveryError, match=r"lanes/\d is missing.*put it back, or make an empty directory"):
+        commitlog.Store.open(path, CONFIG)
+
+
+def test_a_lane_that_loses_its_positions_and_its_last_segments(made: Path, tmp_path: Path) -> None:
+    """The store knows how far it went: what is missing there is no torn tail."""
+    path = tmp_path / "store"
+    shutil.copytree(made, path)
+    lane = path / "lanes/1"
+    for file in (lane / "positions", max((lane / "commitlog").iterdir())):
+        file.unlink()
+    shutil.rmtree(lane / "consumequeue")
+    (lane / "abort").touch()  # as a killed store has it
+    commitlog.Store.open(path, CONFIG).close()
+    with pytest.raises(CommitLogError, match="lanes/1"):
+        read(path)
+    assert run("verify", path).returncode == 1
