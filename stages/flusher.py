@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -219,11 +219,24 @@ class Flusher(BaseStage):
             order = self._order(due[0])
             moved = self._finish(order, self._sync(order))
         else:
-            pending = {self._syncs.submit(self._sync, order): order for order in map(self._order, due)}
-            for future in as_completed(pending):
-                moved += self._finish(pending[future], future.result())
+            moved = self._sync_together(list(map(self._order, due)))
         if moved:
             self._wake_the_next()
+        return moved
+
+    def _sync_together(self, orders: list[SyncOrder]) -> int:
+        """Syncs several lanes at the same time; one after the other where no thread can be had."""
+        pending: dict[Future[tuple[int, int]], SyncOrder] = {}
+        moved = 0
+        try:
+            for order in orders:
+                pending[self._syncs.submit(self._sync, order)] = order
+        except RuntimeError as error:
+            log.info("a thread can't be had: %s", error)
+        for future in as_completed(pending):
+            moved += self._finish(pending[future], future.result())
+        for order in orders[len(pending) :]:
+            moved += self._finish(order, self._sync(order))
         return moved
 
     def _is_due(self, lane: int, now: int) -> bool:

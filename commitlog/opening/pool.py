@@ -6,13 +6,14 @@ does not belong to the store is left alone, and is named.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
-from commitlog.errors import UnsafePath
+from commitlog.errors import PoolNotAdopted, UnsafePath
 from commitlog.opening import Report
 from commitlog.opening.new_pool import flushed_ends, make_pool, recover_all_into
 from commitlog.opening.stray_pools import name_store, remove_pool
@@ -36,7 +37,8 @@ def open_pool(
         from commitlog.opening.adoption import Adoption  # other starts do without it
 
         Adoption(control, directory, facts, channel, report).run()
-        name_store(control.region.path.parent, directory.path, channel)
+        with contextlib.suppress(OSError):  # for people only; the store may be at another path than before
+            name_store(control.region.path.parent, directory.path, channel)
     else:
         _explain_missing_pool(facts, report)
         control, place = make_pool(directory, facts)
@@ -73,7 +75,10 @@ def _refuse_unsafe_pool(facts: StoreFacts) -> None:
 
 
 def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:
-    """Says why the last pool is not adopted, where there was one."""
+    """Says why the last pool is not adopted, where there was one.
+
+    Raises PoolNotAdopted, OSError.
+    """
     pool = facts.pool
     if pool is None:
         return
@@ -85,4 +90,19 @@ def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:
             f"was accepted and not committed is gone with it"
         )
     else:
+        _refuse_damaged_pool(Path(pool.directory))
         report(f"the pool {pool.directory} does not belong to this copy of the store: it is left alone")
+
+
+def _refuse_damaged_pool(pool: Path) -> None:
+    """Raises PoolNotAdopted where it can't be told whose pool this is: it may hold our messages."""
+    try:
+        ControlRegion.attach(pool).close()
+    except FileNotFoundError:
+        return
+    except RegionError as error:
+        raise PoolNotAdopted(
+            f"the store's pool can't be read: {error}. Put the file back, or start the version of commitlog that made it. Or "
+            f"keep a copy of {pool}, then remove it to go on with what the store's files say: messages that are in it only "
+            f"are given up then"
+        ) from error

@@ -65,8 +65,8 @@ def name_store(pool: Path, store: Path, channel: FileChannel = DISK) -> None:
     data = os.fsencode(store)
     with channel.opened(pool / STORE_NAME, write=True, create=True) as fd:
         if channel.pread(fd, _PATH_BYTES_MAX, 0) != data:
-            channel.truncate(fd, 0)
-            channel.pwrite(fd, data, 0)
+            channel.pwrite(fd, data, 0)  # first: full shared memory leaves a name that is too long, never none
+            channel.truncate(fd, len(data))
 
 
 def remove_pool(directory: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,8 @@ from commitlog.shm.pool import remove_buffers
 from commitlog.shm.positions import ControlRegion, counted_entries
 from commitlog.status import StopReport
 
+log = logging.getLogger(__name__)
+
 
 def close_store(
     directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel
@@ -36,7 +39,11 @@ def close_store(
     that needs the pool, with the reason; nothing in the pool is lost.
     """
     kept: list[str] = []
-    for number in directory.lane_numbers():
+    try:
+        numbers = directory.lane_numbers()
+    except OSError as error:
+        return StopReport(drained=False, kept=(f"the lanes can't be listed: {error}; the next start goes on",))
+    for number in numbers:
         try:
             reason = _close_lane(directory.lane_directory(number), facts, control, channel)
         except OSError as error:
@@ -51,7 +58,10 @@ def close_store(
         except OSError as error:
             kept.append(f"store.json can't be written: {error}")
     if not kept:
-        remove_pool(control.region.path.parent)
+        try:
+            remove_pool(control.region.path.parent)
+        except OSError as error:  # nothing is in it that the disk lacks
+            log.warning("the pool is not removed: %s", error)
     return StopReport(drained=not kept, kept=tuple(kept))
 
 

@@ -71,13 +71,20 @@ def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
             pytest.raises(errors.PoolNotAdopted, match=r"lane 0: .*/lane-0.*damaged, or another's.*remove .*/lane-0"),
         ):
             commitlog.Store.open(path, CONFIG)
+    right = (pool / "control").read_bytes()
+    for wrong in (b"", right[:5000], b"\xff" * 8 + right[8:], right[:8] + b"\xff" + right[9:]):
+        with (
+            in_its_place(pool / "control", lambda file, wrong=wrong: file.write_bytes(wrong)),  # type: ignore[misc]
+            pytest.raises(errors.PoolNotAdopted, match=r"the store's pool can't be read: .*/control"),
+        ):
+            commitlog.Store.open(path, CONFIG)
     for word, value in ((Lane.SEGMENT_SIZE, 12345), (Lane.WROTE, 1 << 60), (Lane.FLUSHED, 1 << 20)):
         control = ControlRegion.attach(pool, writable=True)
-        right = control.row(0)[word]
+        before = control.row(0)[word]
         control.row(0)[word] = value
         with pytest.raises(errors.PoolNotAdopted, match=r"its positions in .*control are damaged"):
             commitlog.Store.open(path, CONFIG)
-        control.row(0)[word] = right
+        control.row(0)[word] = before
         control.close()
     assert commitlog.Store.open(path, CONFIG).close().drained
     with commitlog.Reader(path, start="earliest") as reader:

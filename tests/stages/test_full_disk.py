@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,7 +14,11 @@ import commitlog
 from commitlog import errors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, write_holder
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.record.layout import Buffer
+from commitlog.shm.layout import Lane
+from tests.builders.killed import kill_store
+from tests.faults.bench import bench
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.namespaces import with_tmpfs
@@ -124,3 +128,38 @@ def test_a_lock_file_on_a_full_disk_names_nobody_wrong(tmp_path: Path) -> None:
         assert holder_of(path, DISK) == str(os.getpid())
         write_holder(fd, Full())
         assert holder_of(path, DISK) == "?"
+
+
+def test_a_flusher_without_threads_syncs_one_lane_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine may have no process left: the disk does not need one."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with bench(tmp_path / "store") as made:
+        producers = [made.producer() for _ in range(3)]
+        made.settle()  # all lanes have their segments
+        monkeypatch.setattr(made.stages["flusher"]._syncs, "submit", refuse)
+        receipts = [producer.send("t", b"x") for producer in producers]
+        for receipt in receipts:
+            made.control.row(receipt.partition)[Lane.FLUSH_REQUESTED] = receipt.end
+        made.settle()
+        assert all(receipt.done("flushed") for receipt in receipts)
+
+
+def test_a_pool_whose_store_can_not_be_named_is_adopted(tmp_path: Path) -> None:
+    """The name is for people who find the pool later; full shared memory ends no start."""
+    store = commitlog.Store.open(tmp_path / "store", CONFIG)
+    with commitlog.Producer(store.path) as producer:
+        producer.send("t", b"x")
+        kill_store(store)
+    place = StoreDirectory(store.path).load().pool
+    assert place is not None
+    name = Path(place.directory, "store")
+    name.unlink()
+    name.mkdir()  # a file that can't be written to, for root too
+    with commitlog.Store.open(store.path, CONFIG) as again:
+        name.rmdir()
+        assert again.producer().last("t") is not None
