@@ -84,7 +84,8 @@ class ReplicaFiles:
             return ReplicaState(**{key: value for key, value in values.items() if key in known})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedFile(
-                f"{path}: not a replica's file ({error}); remove it, the replica writes a new one"
+                f"{path}: not a replica's file ({error}); remove it, or `commitlog replicas --forget` it: it gets a new one "
+                "when it connects"
             ) from error
 
     def save(self, state: ReplicaState) -> None:
@@ -117,11 +118,12 @@ def known_replicas(directory: StoreDirectory) -> list[ReplicaState]:
 
 def forget_replica(directory: StoreDirectory, name: str) -> None:
     """Removes a replica's file. Raises ReplicaRefused where it has none, or is connected."""
-    known = {state.name: state for state in known_replicas(directory)}
-    if name not in known or known[name].connected:
-        why = "is connected: end it first" if name in known else f"is unknown; there are: {', '.join(known) or 'none'}"
+    files, connected = ReplicaFiles(directory), {state.name for state in known_replicas(directory) if state.connected}
+    names = files.names()
+    if name not in names or name in connected:
+        why = "is connected: end it first" if name in names else f"is unknown; there are: {', '.join(names) or 'none'}"
         raise ReplicaRefused(f"replica {name!r} {why}")
-    ReplicaFiles(directory).remove(name)
+    files.remove(name)
 
 
 def is_replica_name(name: str) -> bool:

@@ -30,7 +30,7 @@ class ReplicaNeeds:
         self._complaint = ""
 
     def refresh(self) -> None:
-        """Reads all replicas. One that can't be read is named, and nothing is kept for it."""
+        """Reads all replicas. For one that can't be read all is kept, and it is named."""
         states, complaint = [], ""
         try:
             names = self._files.names()
@@ -43,11 +43,11 @@ class ReplicaNeeds:
                 continue
             except (OSError, DamagedFile) as error:
                 complaint = str(error)
-                continue
+                state = ReplicaState(name, "replica", self._store_id)
             if state.store_id == self._store_id:
                 states.append(state)
         if complaint and complaint != self._complaint:
-            log.warning("a replica's needs are not known, and nothing is kept for it: %s", complaint)
+            log.warning("a replica's needs are not known, and all is kept for it: %s", complaint)
         self._states, self._complaint = states, complaint
 
     def holder(self, lane: int, end: int) -> str | None:

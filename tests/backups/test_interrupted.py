@@ -22,6 +22,8 @@ from commitlog.errors import DiskFull, ReadingWarning, StoreRefused
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
 from commitlog.record.layout import Buffer
+from commitlog.schemas.declaring import declared_schema
+from commitlog.schemas.topic_schemas import TopicSchema
 from tests.builders.hand_made import HandMadeStore
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
@@ -58,7 +60,7 @@ def store(tmp_path: Path) -> HandMadeStore:
     made.publish()
     schema = made.directory.topics_directory / "orders" / "1.json"
     schema.parent.mkdir(parents=True)
-    schema.write_text("{}")
+    schema.write_bytes(TopicSchema("orders", 1, declared_schema("id INT")).to_bytes())
     return made
 
 

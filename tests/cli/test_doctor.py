@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 import commitlog
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.doctor.checks import examine
@@ -325,8 +326,8 @@ def test_a_python_for_workers_without_this_package(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_store_json_that_is_damaged_or_too_new(store: HandMadeStore) -> None:
-    values = orjson.loads(store.directory.file.read_bytes())
-    store.directory.file.write_bytes(orjson.dumps({**values, "format": 99}))
+    values = from_checked_json(store.directory.file.read_bytes(), ())
+    store.directory.file.write_bytes(to_checked_json({**values, "format": 99}))
     (found,) = findings(store.path)[Code.STORE]
     assert (found["severity"], "format 99" in found["text"]) == ("problem", True)
     store.directory.file.write_bytes(b"{")

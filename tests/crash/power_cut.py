@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
 import pytest
 
 import commitlog
 from commitlog import errors
 from commitlog.disk import file_channel
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
@@ -434,11 +434,11 @@ def replay(recorded: Recorded, directory: Path, states: int, seed: int, whole: b
 
 def _rebooted(state: dict[str, bytes | None]) -> dict[str, bytes | None]:
     """The state after a reboot: no pool of before is there."""
-    facts = orjson.loads(state["store.json"] or b"{}") if "store.json" in state else {}
+    data = state.get("store.json")
+    facts = from_checked_json(data, ()) if data else {}
     if facts.get("pool"):
         facts["pool"]["boot_id"] = "another"
-        facts.pop("crc32", None)  # as after a change by hand
-        state["store.json"] = orjson.dumps(facts)
+        state["store.json"] = to_checked_json(facts)
     return state
 
 

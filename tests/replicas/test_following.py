@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
+from commitlog.disk.replica_mark import load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.watching.health import Health, HealthLimits, health
 from commitlog.watching.snapshot import StoreWatch
@@ -52,8 +55,10 @@ def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None
     assert (reason.code, reason.severity) == ("stopped", "down")
     assert "no `commitlog replica` keeps it up to date" in reason.text
     assert reason.way_out == f"start that again, or `commitlog promote {scene.copy}`"
-    mark = StoreDirectory(scene.copy).replica_file
-    mark.write_text(mark.read_text().replace("true", "false"))
+    directory = StoreDirectory(scene.copy)
+    mark = load_mark(directory)
+    assert mark is not None
+    save_mark(directory, replace(mark, complete=False))
     (reason,) = health_of(scene).reasons
     assert reason.way_out == "start that again: it is not whole yet"
 

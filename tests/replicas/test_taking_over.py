@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import commitlog
 from commitlog.disk.replica_files import known_replicas
-from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.replica_mark import load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReplicaRefused, StoreRefused, StoreRunning, StoreSuperseded
 from commitlog.replicas.promotion import promote
@@ -86,8 +87,10 @@ def test_only_a_complete_replica_is_promoted(scene: Scene) -> None:
     copied(scene)
     with pytest.raises(ReplicaRefused, match="is no replica"):
         promote(scene.primary)
-    mark = StoreDirectory(scene.copy).replica_file
-    mark.write_text(mark.read_text().replace("true", "false"))
+    directory = StoreDirectory(scene.copy)
+    mark = load_mark(directory)
+    assert mark is not None
+    save_mark(directory, replace(mark, complete=False))
     with pytest.raises(ReplicaRefused, match="never had all"):
         promote(scene.copy)
 

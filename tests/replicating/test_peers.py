@@ -62,12 +62,15 @@ def test_a_replica_that_was_forgotten_stays_so_while_the_log_grows(store: IdleSt
 
 
 def test_a_file_that_can_not_be_read_hides_no_other_replica(store: IdleStore) -> None:
-    """Retention goes on to keep what the others lack."""
+    """Retention keeps what the others lack, and everything for that one, until it is forgotten."""
     files = ReplicaFiles(store.directory)
     for name in ("a", "b"):
         files.save(ReplicaState(name, "replica", store.facts.id, acknowledged={0: 100}))
     (store.directory.replicas_directory / "a.json").write_bytes(b"garbage")
     needs = ReplicaNeeds(store.directory, store.facts.id, store.control, keep_bytes=1 << 30)
+    needs.refresh()
+    assert needs.lacking(0, 200) == ["a", "b"]
+    forget_replica(store.directory, "a")
     needs.refresh()
     assert needs.lacking(0, 200) == ["b"]
 
