@@ -8,6 +8,7 @@ here.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -81,7 +82,8 @@ def try_lease(
             if not lane_directory.abort_file.exists():
                 channel.replace_file(lane_directory.abort_file, str(os.getpid()).encode())
             if channel.size(lock.fd) == 0:
-                channel.pwrite(lock.fd, ROCKETMQ_LOCK_TEXT, 0)
+                with contextlib.suppress(OSError):  # RocketMQ writes it there and never reads it; the disk may be full
+                    channel.pwrite(lock.fd, ROCKETMQ_LOCK_TEXT, 0)
             return Lease(lane_directory, control, channel, lock)
         except BaseException:
             lock.close()

@@ -163,3 +163,17 @@ def test_a_pool_whose_store_can_not_be_named_is_adopted(tmp_path: Path) -> None:
     with commitlog.Store.open(store.path, CONFIG) as again:
         name.rmdir()
         assert again.producer().last("t") is not None
+
+
+def test_a_producer_needs_no_text_in_its_lanes_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is RocketMQ's, and on a full disk the file stays empty."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with bench(tmp_path / "store") as made:
+        made.producer().close()
+        os.truncate(tmp_path / "store/lanes/0/lock", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(DISK, "write_once", refuse)
+            assert made.producer().lane == 0
