@@ -26,9 +26,12 @@ _FOREIGN = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"\x04\x22\x4d\x18": "lz4",
     b"PAR1": "Parquet",
+    b"\x7fELF": "a program",
 }
 """What a file that is no text begins with. A longer beginning stands before its own beginning."""
+_TAR, _TAR_AT = b"ustar", 257
 _UTF16_WITHOUT_MARK = re.compile(rb"(?:[\t\r\n -~]\0){4}|(?:\0[\t\r\n -~]){4}")
+_LOOK_BYTES = 1 << 18
 _MARK = b"\xef\xbb\xbf"
 _UNCOMPRESS = {"gzip": "gzip -dc", "bzip2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc", "lz4": "lz4 -dc"}
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
@@ -41,7 +44,7 @@ class TextFile:
     What a user has to know but is no error goes to `say`, a line each.
     """
 
-    def __init__(self, name: str, descriptor: int, say: Callable[[str], object]) -> None:
+    def __init__(self, name: str, descriptor: int, say: Callable[[str], object], *, grows: bool = False) -> None:
         facts = os.fstat(descriptor)
         if stat.S_ISDIR(facts.st_mode):
             raise InputError(f"{name}: is a directory; name the files in it")
@@ -49,10 +52,13 @@ class TextFile:
         self.identity = (facts.st_dev, facts.st_ino)
         self.is_regular = stat.S_ISREG(facts.st_mode)
         self.is_compressed = False
+        self.grows = grows and self.is_regular
+        """NULs at its end are not read before something is behind them: it may replace them."""
         self.position = 0
         self.behind_hole = False
         """NULs that come next are the rest of a hole: file systems know only whole blocks."""
         self._unwritten = 0
+        self._unwritten_end: tuple[int, int] | None = None
         self._say = say
         self._source: IO[bytes] | None = None
 
@@ -64,6 +70,8 @@ class TextFile:
         """
         if self._source is not None:
             return self._decompress(limit)
+        if self._unwritten_end is not None and self._unwritten_end == self._facts():
+            return b""
         while True:
             begin = self.position
             try:
@@ -72,10 +80,11 @@ class TextFile:
                 return None
             self.position += len(data)
             if begin == 0 and data:
-                begun = self._look_at_begin(data)
-                if begun is None:
-                    return self._decompress(limit)
-                begin, data = self.position - len(begun), begun
+                if self._is_to_decompress(data):
+                    return self._look_at_begin(self._decompress(limit))
+                begin = self.position - len(data := self._look_at_begin(data))
+            if self.grows and data.endswith(b"\0"):
+                data = self._without_unwritten_end(begin, data)
             if self.is_regular and data and (self.behind_hole or b"\0" in data):
                 data = self._without_hole(begin, data)
                 if not data and self.position > begin:
@@ -85,20 +94,25 @@ class TextFile:
     def rewind(self) -> None:
         """Begins again at the start of a file that was cut."""
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        self.position, self.behind_hole, self._unwritten = 0, True, 0
+        self.position, self.behind_hole, self._unwritten, self._unwritten_end = 0, True, 0, None
 
     # ---- what kind of file it is ----------------------------------------------------------------
 
-    def _look_at_begin(self, data: bytes) -> bytes | None:
-        """The first bytes of text; None where the file is compressed, and read in that way."""
+    def _is_to_decompress(self, data: bytes) -> bool:
         kind = next((kind for begin, kind in _COMPRESSED.items() if data.startswith(begin)), None)
         if kind is not None and self.is_regular:
             self._source = self._opened(kind)
             self.is_compressed = True
-            return None
-        foreign = kind or next((kind for begin, kind in _FOREIGN.items() if data.startswith(begin)), None)
+        return self.is_compressed
+
+    def _look_at_begin(self, data: bytes) -> bytes:
+        """The first bytes of text. Raises InputError where they are those of something else."""
+        known = (_COMPRESSED | _FOREIGN).items()
+        foreign = next((kind for begin, kind in known if data.startswith(begin)), None)
         if foreign is None and _UTF16_WITHOUT_MARK.match(data):
             foreign = "UTF-16"
+        if data[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
+            foreign = "a tar archive"
         if foreign is not None:
             raise InputError(f"{self.name}: is {foreign}, no text in UTF-8; {_way_out(foreign)}")
         if self.is_regular and data.startswith(_MARK):
@@ -149,6 +163,7 @@ class TextFile:
             self.behind_hole = False
         if is_jump and end is None:
             self.position = begin + len(data)
+            self._say(f"{self.name}: from byte {self.position:,} on it has never been written; that is not read")
         elif is_jump and end is not None:
             self._unwritten += end - begin - len(data)
             self.position, self.behind_hole = end, True
@@ -167,6 +182,33 @@ class TextFile:
                 raise
         os.lseek(self.descriptor, self.position, os.SEEK_SET)
         return hole, end
+
+    def _without_unwritten_end(self, begin: int, data: bytes) -> bytes:
+        """Leaves NULs at the end of a file that grows for later, as a program makes room ahead."""
+        facts = self._facts()
+        if self._is_written_behind(self.position):
+            return data
+        written = data.rstrip(b"\0")
+        self.position, self._unwritten_end = begin + len(written), facts
+        os.lseek(self.descriptor, self.position, os.SEEK_SET)
+        return written
+
+    def _is_written_behind(self, at: int) -> bool:
+        """Whether the file has something else than NULs from this offset on."""
+        while data := os.pread(self.descriptor, _LOOK_BYTES, at):
+            if data.strip(b"\0"):
+                return True
+            at += len(data)
+            hole, end = self._hole(at)
+            if hole == at:
+                if end is None:
+                    return False
+                at = end
+        return False
+
+    def _facts(self) -> tuple[int, int]:
+        facts = os.fstat(self.descriptor)
+        return facts.st_size, facts.st_mtime_ns
 
     def _say_hole(self, end: int) -> None:
         if self._unwritten:

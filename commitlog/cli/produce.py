@@ -103,6 +103,8 @@ def produce(
     `commitlog produce TOPIC [FILE]...`.
     """
     _check_place(topic)
+    if key_separator == "":
+        raise typer.BadParameter("--key-separator is empty; give what stands between key and value")
     if key_separator and (key or rows):
         raise typer.BadParameter("--key-separator goes without --key and --rows")
     names = files or ["-"]

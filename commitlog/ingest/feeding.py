@@ -49,8 +49,8 @@ class OpenFile:
     def __init__(self, path: str, descriptor: int, splitter: LineSplitter, *, follow: bool, say: Say) -> None:
         self._descriptor = descriptor
         self._path, self._splitter, self._say = path, splitter, say
-        self.text = TextFile("standard input" if path == STDIN else path, descriptor, say)
-        self.follow = follow
+        self.text = TextFile("standard input" if path == STDIN else path, descriptor, say, grows=follow)
+        self.follow, self.is_ended = follow, False
         self.heard_ns = 0
         """When a rotated file gave something last."""
         self._changed_ns = 0
@@ -60,11 +60,11 @@ class OpenFile:
     def read(self) -> list[bytes] | None:
         """The lines that the next bytes complete.
 
-        None at the end; a file that is tailed and a pipe that is open have none now.
+        None where there is nothing now; `is_ended` says that nothing will come.
         """
         lines = self._rewind_if_cut() if self.follow and self.text.is_regular else []
         if not self.text.is_regular and not self._is_ready():
-            return lines
+            return lines or None
         begin = self.text.position
         try:
             data = self.text.read(CHUNK_BYTES)
@@ -74,7 +74,8 @@ class OpenFile:
         if data:
             self._remember(data, self.text.position - begin)
             return lines + self._splitter.feed(data)
-        return lines if lines or data is None else None
+        self.is_ended = data is not None and not self.follow
+        return lines or None
 
     def end(self) -> list[bytes]:
         """The last line, which has no newline."""
@@ -151,7 +152,7 @@ class Tail:
         if lines:
             # Its writer had written all to the old file before it went on here: that comes first.
             return self._read_old(sys.maxsize) + lines
-        return self._finish() if lines is None and not self._file.follow else []
+        return self._finish() if self._file.is_ended else []
 
     def notice(self) -> None:
         """Opens what has this name now.
@@ -165,6 +166,7 @@ class Tail:
             self._file = None
         if self._file is None and not self.done:
             self._open()
+            self._take_back()
 
     def close(self) -> None:
         for file in (*self._old, *([self._file] if self._file else [])):
@@ -188,6 +190,15 @@ class Tail:
             raise
         self._splitters.append(splitter)
         self._complaint = ""
+
+    def _take_back(self) -> None:
+        """Goes on in a file that was renamed and has its name again."""
+        for old in self._old:
+            if self._file is not None and old.text.identity == self._file.text.identity:
+                self._file.close()
+                self._old.remove(old)
+                self._file = old
+                return
 
     def _complain(self, error: OSError) -> None:
         """Says once why a file that is tailed has to be waited for; else raises IngestError."""

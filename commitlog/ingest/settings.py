@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import shutil
 import time
@@ -23,6 +24,7 @@ PRODUCERS_MAX = 64
 SHORT_RUN_MESSAGES_MAX = 1_000_000
 SPARK_LOG = "spark.log"
 CHECKPOINT = "_checkpoint"
+_DESCRIPTOR = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/(\d+)")
 _MARKS_OF_A_RUN = ("batch=*", CHECKPOINT, SPARK_LOG)
 
 
@@ -98,10 +100,13 @@ def choose(
         raise IllegalArgument(f"--seconds {seconds:g}: give more than 0")
     if follow and not inputs:
         raise IllegalArgument("--follow keeps reading files: name them with --input FILE")
+    inputs = [_for_children(name) for name in inputs]
     if inputs.count(STDIN) > 1:
         raise IllegalArgument("--input -: stdin can be read once only")
     for name in inputs:
         check_input(name)
+    if follow:
+        _refuse_two_names(inputs)
     if inputs:
         inputs = [name if name == STDIN else os.path.abspath(name) for name in inputs]
         producers = min(producers, len(inputs))  # one file's lines stay in one lane, and so in order
@@ -134,6 +139,24 @@ def check_input(name: str) -> None:
     reason = None if name == STDIN else why_unreadable(name)
     if reason:
         raise IngestError(f"--input {name}: {reason}")
+
+
+def _for_children(name: str) -> str:
+    """The name of an open descriptor (`/dev/stdin`, bash's `<(…)`) as another process knows it."""
+    found = _DESCRIPTOR.fullmatch(name)
+    if found is None:
+        return name
+    return STDIN if (found[1] or "0") == "0" else f"/proc/{os.getpid()}/fd/{found[1]}"
+
+
+def _refuse_two_names(inputs: list[str]) -> None:
+    """Raises IngestError where two of the names are one file, whose lines would come twice."""
+    known: dict[tuple[int, int], str] = {}
+    for name in inputs:
+        facts = os.stat(name) if name != STDIN else os.fstat(0)
+        other = known.setdefault((facts.st_dev, facts.st_ino), name)
+        if other is not name:
+            raise IngestError(f"--input {name}: is the same file as {other}; give one of them")
 
 
 def check_packages() -> None:

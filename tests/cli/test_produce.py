@@ -141,6 +141,7 @@ def test_a_standard_input_that_does_not_block_is_waited_for(store: commitlog.Sto
     ("words", "says"),
     [
         (("--header", "a"), "write NAME=VALUE"),
+        (("-K", ""), "--key-separator is empty"),
         (("-K", ":", "--key", "k"), "--key-separator goes without --key"),
         (("--rate", "0"), "Invalid value"),
         (("--rate", "nan"), "'nan' is no rate; give messages a second, from 0.001 to 1,000,000,000"),

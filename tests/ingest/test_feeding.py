@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import mmap
 import os
 import random
 from collections.abc import Iterator
@@ -169,6 +170,26 @@ def test_a_rotated_file_is_left_at_last(log: Path, tail: Tail, clock: SetClock) 
     assert len(os.listdir("/proc/self/fd")) == held - 3
 
 
+def test_a_file_that_has_its_name_again(log: Path, tail: Tail) -> None:
+    """It is gone on with, and not read again."""
+    append(log, b"1\n")
+    assert read(tail) == [b"1"]
+    log.rename(log.with_suffix(".1"))
+    append(log, b"2\n")
+    assert read(tail) == [b"2"]
+    log.with_suffix(".1").rename(log)
+    append(log, b"3\n")
+    assert read(tail) == [b"3"]
+
+
+def test_a_file_in_the_place_of_a_named_pipe(log: Path, tail: Tail) -> None:
+    os.mkfifo(log)
+    assert read(tail) == []
+    log.unlink()
+    append(log, b"1\n")
+    assert read(tail) == [b"1"]
+
+
 def test_two_rotations_while_nobody_reads(log: Path) -> None:
     """A store that is full for long does not lose the file between them."""
     append(log, b"1\n2\n")
@@ -200,8 +221,8 @@ def test_a_hole_before_a_writer_that_does_not_append(size: int, log: Path, tail:
     assert f"{log} was cut or written anew after {size:,} bytes; it is read from its start" in said
 
 
-def test_a_hole_in_the_middle_and_one_at_the_end(log: Path, tail: Tail) -> None:
-    """The last one is only not yet written: what fills it comes."""
+def test_a_hole_in_the_middle_and_one_at_the_end(log: Path, tail: Tail, said: list[str]) -> None:
+    """The last one is only not yet written: what fills it comes. Both are said."""
     append(log, b"one\n")
     with log.open("r+b") as file:
         file.seek(1 << 20)
@@ -213,6 +234,27 @@ def test_a_hole_in_the_middle_and_one_at_the_end(log: Path, tail: Tail) -> None:
         assert read(tail) == [b"three"]
         file.truncate(1 << 22)
         assert read(tail) == []
+    assert said == [f"{log}: 1,048,572 bytes from 4 on were never written; they are left out"]
+    with closing(FileSource([str(log)], follow=False, say=said.append)) as once:
+        assert drain(once) == [b"one", b"two", b"three"]
+    assert said[-1] == f"{log}: from byte 1,048,586 on it has never been written; that is not read"
+
+
+def test_a_file_whose_room_was_made_ahead(log: Path, tail: Tail) -> None:
+    """Its zeros are written over with lines, by one who writes and one who maps it."""
+    log.write_bytes(bytes(600_000))
+    assert read(tail) == []
+    with log.open("r+b", buffering=0) as file:
+        file.write(b"one\n")
+        assert read(tail) == [b"one"]
+        with mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[4:9] = b"t\0o\nx"
+            mapped.flush()
+        assert read(tail) == [b"t\0o"]
+        file.truncate(9)
+        file.seek(9)
+        file.write(b"y\n")
+    assert read(tail) == [b"xy"]
 
 
 def test_a_line_that_was_cut_is_given(log: Path, tail: Tail) -> None:
@@ -321,6 +363,10 @@ def test_a_compressed_file_that_is_cut_off(log: Path) -> None:
         ("one\n".encode("utf-32"), "UTF-32"),
         (b"PK\x03\x04rest", "a zip archive"),
         (b"\x04\x22\x4d\x18rest", "lz4"),
+        (b"\x7fELF\2\1\1", "a program"),
+        (b"name" + bytes(253) + b"ustar\x0000", "a tar archive"),
+        (gzip.compress(b"name" + bytes(253) + b"ustar\x0000"), "a tar archive"),
+        (gzip.compress(gzip.compress(b"one\n")), "gzip"),
     ],
 )
 def test_what_is_no_text_is_named(data: bytes, kind: str, log: Path) -> None:

@@ -31,6 +31,28 @@ def test_defaults(here: Path) -> None:
     assert os.listdir(here) == []
 
 
+def test_open_descriptors_have_names_for_other_processes() -> None:
+    """A producer process would find its own under them: standard input would be empty."""
+    read, write = os.pipe()
+    try:
+        settings = choose(inputs=["/dev/stdin", f"/dev/fd/{read}"])
+    finally:
+        os.close(read)
+        os.close(write)
+    assert settings.inputs == ("-", f"/proc/{os.getpid()}/fd/{read}")
+    with pytest.raises(IllegalArgument, match="stdin can be read once only"):
+        choose(inputs=["-", "/proc/self/fd/0"])
+
+
+def test_two_names_of_one_file_are_not_tailed(here: Path) -> None:
+    """Its lines would come twice. To read it twice to its end may be meant."""
+    (here / "a").write_text("")
+    (here / "b").symlink_to(here / "a")
+    with pytest.raises(IngestError, match="--input b: is the same file as a; give one of them"):
+        choose(inputs=["a", "b"], follow=True)
+    assert len(choose(inputs=["a", "b"]).inputs) == 2
+
+
 def test_input_is_read_to_its_end_by_default(here: Path) -> None:
     """As fast as it goes, no time limit, and no more producers than files."""
     (here / "a").write_text("")
