@@ -127,7 +127,8 @@ class _Rejoining:
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
         self._forget_replicas()
         save_mark(directory, mark)
-        directory.save(replace(self._facts, pool=None, lanes={}))
+        facts = replace(self._facts, pool=None, lanes={})  # what was flushed here is not all in the store that went on
+        directory.save(facts)
         with contextlib.suppress(FileNotFoundError):
             self._channel.unlink(directory.superseded_file)
             self._channel.sync_directory(directory.path)
@@ -137,9 +138,7 @@ class _Rejoining:
             self._set_notes_aside(directory.lane_directory(lane), end)
         recover_all(directory, self._facts, self._report)  # empties what the consume queues have of it
         both = shared_epochs(own, self._welcome.epochs)  # last, because a run that goes on after a kill needs its own
-        directory.save(
-            replace(self._facts, pool=None, epoch=both[-1].epoch if both else 0, epochs=epochs_to_json(both))
-        )
+        directory.save(replace(facts, epoch=both[-1].epoch if both else 0, epochs=epochs_to_json(both)))
         return [made for lane in shared for made in self._made(directory.lane_directory(lane))]
 
     def _forget_replicas(self) -> None:
