@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dataclasses import replace
-
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
