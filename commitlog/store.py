@@ -34,6 +34,7 @@ from commitlog.errors import (
     refuse_copy,
 )
 from commitlog.status import StopReport
+from commitlog.threads import Background
 
 if TYPE_CHECKING:
     from commitlog.producer import Producer
@@ -77,8 +78,7 @@ class Store:
         self._reloading = threading.Lock()
         self._reloads = 0
         self._reloaded: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._listener = threading.Thread(target=self._listen, name="commitlog-supervisor", daemon=True)
-        self._listener.start()
+        self._listener = Background(self._listen, "commitlog-supervisor")
         _STORES.add(self)
 
     @classmethod

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog import threads
 from commitlog.disk.processes import stat_fields
 from commitlog.opening.stray_pools import STORE_NAME
 from tests.waiting import wait_until
@@ -112,6 +113,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, mark: str, stores: Path, spark_jvm: int | None = None) -> Snapshot:
+        wait_until(lambda: not threads._BEGINNING, "the threads that were started run")
         return cls(
             mark,
             stores,

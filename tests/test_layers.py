@@ -26,7 +26,7 @@ FLOORS = (
     {"status"},
     {"receipt"},
     {"errors"},
-    {"clock", "config", "lines", "native", "quantities", "text_files"},
+    {"clock", "config", "lines", "native", "quantities", "text_files", "threads"},
     {"config_file"},
     {"record"},
     {"disk", "message"},
@@ -129,6 +129,23 @@ CLOCK_EXCEPTIONS = {
     "commitlog/spark/launching/class_data.py": "the age of a file in the user's cache",
     "commitlog/spark/launching/java.py": "the age of a file in the user's cache",
     "stages/alone.py": "the time of a pass in a profile, to the nanosecond",
+}
+THREAD_CALLS = r"\b(Thread|Timer|ThreadPoolExecutor|start_new_thread)\("
+# Files that start threads themselves. No program of a user's runs in these processes.
+THREAD_EXCEPTIONS = {
+    "commitlog/cli/service_manager.py": "a command",
+    "commitlog/cli/ui.py": "a command",
+    "commitlog/ingest/query.py": "a process of the main job",
+    "commitlog/replicas/replica.py": "the process of a replica",
+    "commitlog/serving/appending.py": "a process of a server",
+    "commitlog/serving/flush_notices.py": "a process of a server",
+    "commitlog/serving/process.py": "a process of a server",
+    "commitlog/serving/server.py": "the process of a server",
+    "commitlog/ui/looks.py": "a command",
+    "stages/flusher.py": "a stage",
+    "stages/replicating/peer_watch.py": "a stage",
+    "stages/replicating/replica_listener.py": "a stage",
+    "stages/replicating/slave_listener.py": "a stage",
 }
 CHANNELS = re.compile(r"(channel|DISK)$")  # what a FileChannel is called
 
@@ -311,6 +328,12 @@ def test_one_clock_says_what_time_it_is() -> None:
         if not module.startswith("commitlog/ingest/") and re.search(CLOCK_CALLS, (ROOT / module).read_text())
     }
     assert asking == {"commitlog/clock.py", *CLOCK_EXCEPTIONS}
+
+
+def test_threads_are_started_through_one_door() -> None:
+    """Nobody waits for a thread that starts: a finalizer in it may wait for the starter."""
+    starting = {module for module in EVERY_MODULE if re.search(THREAD_CALLS, (ROOT / module).read_text())}
+    assert starting == {"commitlog/threads.py", *THREAD_EXCEPTIONS}
 
 
 def test_architecture_names_every_room() -> None:

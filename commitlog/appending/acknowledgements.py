@@ -34,6 +34,7 @@ from commitlog.record.host import Host, message_id
 from commitlog.shm.layout import Lane
 from commitlog.shm.statistics import record_put_time, record_wait
 from commitlog.status import PutMessageStatus
+from commitlog.threads import Background
 
 R = TypeVar("R", bound=Receipt)
 Callback = Callable[[PutMessageStatus], object]
@@ -268,7 +269,11 @@ class LaneProgress:
         with self._lock:
             waiter = self._waiters.add(_WORD_OF[level], where, now, limit, tell, of_faults=of_faults)
             if not self._watching:
-                threading.Thread(target=self._watch, name=f"commitlog-lane-{self.lane}", daemon=True).start()
+                try:
+                    Background(self._watch, f"commitlog-lane-{self.lane}")
+                except BaseException:
+                    self._waiters.withdraw(waiter)  # the caller hears of it
+                    raise
                 self._watching = True
         if level != "accepted":
             self.request(where)

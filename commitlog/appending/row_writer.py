@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -17,6 +18,7 @@ from commitlog.errors import (
     ProducerClosed,
     RecordError,
 )
+from commitlog.threads import Background
 
 if TYPE_CHECKING:
     from commitlog.schemas.single_rows import Taken
@@ -60,7 +62,7 @@ class RowWriter:
         self._closed = self._forked = self._is_sending = self._is_idle = False
         self._lock = threading.RLock()  # lets in a signal handler of the thread that holds it
         self._changed = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
+        self._thread: Background | None = None
         close_at_end(self, RowWriter._leave_to_parent)
 
     def append(self, row: Any = None, /, **columns: Any) -> None:
@@ -104,11 +106,8 @@ class RowWriter:
             self._is_sending = False
 
     def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._send_late, name="commitlog-rows", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter ends, or the system has no more threads
-            self._thread = None
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, or the system has no more threads
+            self._thread = Background(self._send_late, "commitlog-rows")
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends what is collected, and returns when all of it is flushed.

@@ -4,17 +4,19 @@ They carry hints only, so no error of a socket reaches a caller. The stages look
 wakeup too, and a thread that waits for a notice looks every millisecond. libzmq ends the process
 when it can't have the descriptors of a context, so it is asked only where there are enough.
 
-A thread of its own makes each socket. The reason is that Python raises an exception from a signal
-handler in the main thread only. An exception of this kind may come while a socket is made. Its
-traceback would keep a socket that nobody can close, and the end of a context waits for all of its
-sockets.
+A thread of its own makes each socket, and nobody waits for it. Python raises an exception from a
+signal handler in the main thread only. An exception of this kind may come while a socket is made.
+Its traceback would keep a socket that nobody can close, and the end of a context waits for all of
+its sockets. Garbage may be collected in any thread that uses a socket, and a finalizer that sends
+waits for the producer's token. So who may have the token waits for no other thread here.
 """
 
 from __future__ import annotations
 
-import _thread
+import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import zmq
 from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
 from commitlog.shm.positions import ControlRegion
+from commitlog.threads import Background
 
 _FIRST_DESCRIPTORS, _MORE_DESCRIPTORS = 10, 3
 """The descriptors that ZeroMQ takes for the first socket of a context, and for one more."""
@@ -39,58 +42,78 @@ class Sockets:
     def __init__(self, pool: Path, control: ControlRegion, notices: tuple[str, ...]) -> None:
         self._pool, self._control, self._publishers = pool, control, notices
         self._lock = threading.RLock()  # a socket is for one thread at a time
-        self._making = threading.RLock()  # the making threads': none waits for a thread that a handler interrupts
+        self._making = threading.RLock()  # the making threads'
+        self._being_made: set[str] = set()  # stages, and "" for notices
+        self._calls: deque[tuple[str, Callable[[WakeupSender], None]]] = deque()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._bells: dict[str, WakeupSender] = {}
         self._notices: NoticeSubscriber | None = None
         self._closed = self._is_parents = False
 
     def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
-        """Wakes a stage, by `how`, if it can have the stage's socket."""
+        """Wakes a stage, by `how`, if it can have the stage's socket.
+
+        It does not wait, neither for a socket nor for another thread that uses the sockets: that
+        one finds this call when it is done.
+        """
         if self._closed:
             return
-        if stage not in self._bells:
-            self._make(lambda context: self._make_bell(context, stage))
-        with self._lock:
-            bell = self._bells.get(stage)
-            if bell is not None and not self._closed:
-                how(bell)
+        if stage in self._bells:
+            self._answer(stage, how)
+        else:
+            self._make(stage, lambda context: self._make_bell(context, stage))
+
+    def _answer(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
+        """Makes a call, and those that come meanwhile. Or another thread makes this one."""
+        calls = self._calls
+        calls.append((stage, how))
+        while calls and not self._closed and self._lock.acquire(blocking=False):
+            try:
+                with contextlib.suppress(IndexError):  # a handler or a finalizer in between takes calls, too
+                    while not self._closed:
+                        of, call = calls.popleft()
+                        call(self._bells[of])
+            finally:
+                self._lock.release()
 
     def notices(self, lane: int) -> NoticeSubscriber | None:
-        """The notices about a lane; None where their socket can't be had now.
+        """The notices about a lane; None where their socket can't be had, or is being made.
 
         Only one thread may use them at a time, until `close`.
         """
         if self._notices is None:
-            self._make(lambda context: self._make_notices(context, lane))
+            self._make("", lambda context: self._make_notices(context, lane))
         return self._notices
 
-    def _make(self, make: Callable[[zmq.Context[zmq.Socket[bytes]]], None]) -> None:
-        if self._closed or not are_free(_MORE_DESCRIPTORS if self._context else _FIRST_DESCRIPTORS):
+    def _make(self, what: str, make: Callable[[zmq.Context[zmq.Socket[bytes]]], None]) -> None:
+        """Has a thread make a socket, unless one is at it, or that is impossible now."""
+        if what in self._being_made or self._closed:
             return
-
-        made = _thread.allocate_lock()  # not an Event: an interrupt inside its `wait` would end as another error
-        made.acquire()
-
-        def work() -> None:
-            try:
-                with self._making:
-                    if self._closed:
-                        return
-                    if self._context is None:
-                        self._context = zmq.Context()
-                    make(self._context)
-            except zmq.ZMQError as error:
-                log.info("%s: a socket can't be had: %s", self._pool, error)
-            finally:
-                made.release()
-
-        try:  # not `Thread.start`: it loses count where an interrupt comes into it
-            _thread.start_new_thread(work, ())
-        except RuntimeError as error:
+        if not are_free(_MORE_DESCRIPTORS if self._context else _FIRST_DESCRIPTORS):
+            return
+        try:
+            self._being_made.add(what)
+            Background(lambda: self._work(what, make), "commitlog-socket")
+        except BaseException as error:
+            self._being_made.discard(what)
+            if not isinstance(error, RuntimeError):
+                raise
             log.info("%s: a socket can't be had: %s", self._pool, error)
-            return
-        made.acquire()
+
+    def _work(self, what: str, make: Callable[[zmq.Context[zmq.Socket[bytes]]], None]) -> None:
+        try:
+            with self._making:
+                if self._closed:
+                    return
+                if self._context is None:
+                    self._context = zmq.Context()
+                make(self._context)
+        except zmq.ZMQError as error:
+            log.info("%s: a socket can't be had: %s", self._pool, error)
+        finally:
+            self._being_made.discard(what)
+        if what in self._bells:
+            self._answer(what, WakeupSender.hurry)  # for all who have called meanwhile
 
     def _make_bell(self, context: zmq.Context[zmq.Socket[bytes]], stage: str) -> None:
         if stage not in self._bells:

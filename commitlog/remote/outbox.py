@@ -25,6 +25,7 @@ from commitlog.errors import (
     WaitTimeout,
 )
 from commitlog.status import PutMessageStatus
+from commitlog.threads import Background
 
 RemoteLevel = Literal["accepted", "flushed"]
 
@@ -211,7 +212,11 @@ class Outbox:
             waiter = self._waiters.add(level, number, SYSTEM_CLOCK.monotonic_ns(), limit, tell, of_faults=of_faults)
             self._want(number)
             if not self._watching:
-                threading.Thread(target=self._watch, name="commitlog-calls-back", daemon=True).start()
+                try:
+                    Background(self._watch, "commitlog-calls-back")
+                except BaseException:
+                    self._waiters.withdraw(waiter)  # the caller hears of it
+                    raise
                 self._watching = True
             self._moved.notify_all()
         return waiter

@@ -27,6 +27,7 @@ from commitlog.remote.appending import AppendStream, check_append, check_same
 from commitlog.remote.connection import Connection
 from commitlog.remote.outbox import SCHEMA, Outbox
 from commitlog.schemas.topic_schemas import TopicSchema
+from commitlog.threads import Background
 
 RESEND_SECONDS = 60.0
 """How long messages of a broken stream may take until a new stream has made one more flushed."""
@@ -54,13 +55,11 @@ class Sending:
         pa.array([], SCHEMA.types[0])  # imports what Arrow needs: when the interpreter ends, that is too late
         stream = self._opened()
         self.message_bytes_max = stream.opened.message_bytes_max
-        self._thread = threading.Thread(target=self._run, args=(stream,), name="commitlog-sends", daemon=True)
-        self._thread.start()
+        self._thread = Background(lambda: self._run(stream), "commitlog-sends")
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end, which comes when the outbox is closed and empty, or has failed."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._thread.join(seconds)
 
     def _opened(self) -> AppendStream:
         stream = AppendStream(self._connection, self._address, requests.Append(self._address.store), SCHEMA)
@@ -95,10 +94,7 @@ class Sending:
         """Sends until the outbox is closed and empty, or until the stream breaks: returns why."""
         outbox, is_broken = self._outbox, threading.Event()
         base = outbox.send_again()
-        listener = threading.Thread(
-            target=self._listen, args=(stream, base, is_broken), name="commitlog-hears", daemon=True
-        )
-        listener.start()
+        listener = Background(lambda: self._listen(stream, base, is_broken), "commitlog-hears")
         while (batch := outbox.next_batch(is_broken)) is not None:
             try:
                 stream.write(batch.to_arrow())

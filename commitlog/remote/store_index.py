@@ -20,6 +20,7 @@ from commitlog.reading.queue_range import QueueRange
 from commitlog.remote import requests
 from commitlog.remote.connection import Connection, connection_of
 from commitlog.schemas.topic_schemas import TopicSchema
+from commitlog.threads import Background
 
 RENEW_SECONDS = 10.0
 """How often a lease of a reader's name is renewed. A server keeps one for three times as long."""
@@ -158,7 +159,7 @@ class LeasedName:
         self._lease = self._take()
         self._asking = threading.Lock()
         self._ended = threading.Event()
-        threading.Thread(target=self._renew, name=f"renews {name}", daemon=True).start()
+        Background(self._renew, f"renews {name}")
 
     def _take(self) -> str:
         return str(self._connection.ask("hold_name", requests.HoldName(self._store, self._name)))

@@ -1,0 +1,63 @@
+"""The one door through which threads are started. Who starts a thread does not wait for it.
+
+`threading.Thread.start` returns when the thread runs. Before that, garbage may be collected in the
+new thread, and a finalizer of the user's may send. It would wait for the token or the lock of the
+one who waits for it: for ever. So a first thread, which has nothing, starts the thread and waits.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+
+_BEGINNING: set[Background] = set()
+"""Those whose thread does not run yet."""
+
+
+class Background:
+    """A thread that runs `work` from about now on. It is a daemon: no program waits for its end.
+
+    Raises RuntimeError if the system has no more threads, or the interpreter ends.
+    """
+
+    __slots__ = ("_ended", "_ident", "_name", "_work")
+
+    def __init__(self, work: Callable[[], object], name: str) -> None:
+        self._work, self._name = work, name
+        self._ident: int | None = None
+        self._ended = _thread.allocate_lock()  # not an Event: an interrupt in its `wait` is lost
+        self._ended.acquire()
+        _BEGINNING.add(self)
+        try:
+            _thread.start_new_thread(self._begin, ())
+        except BaseException:
+            _BEGINNING.discard(self)
+            raise
+
+    def _begin(self) -> None:
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except RuntimeError:  # the system has no more threads than this one
+            self._run()
+
+    def _run(self) -> None:
+        self._ident, work = threading.get_ident(), self._work
+        _BEGINNING.discard(self)
+        del self._work  # it may have this object, and nobody should have to collect the two
+        try:
+            work()
+        finally:
+            self._ended.release()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits for the end, for so many seconds at most. Says whether it has come.
+
+        Raises RuntimeError in the thread itself.
+        """
+        if self._ident == threading.get_ident() and self._ended.locked():
+            raise RuntimeError(f"thread {self._name} can't wait for its own end")
+        has_ended = self._ended.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        if has_ended:
+            self._ended.release()
+        return has_ended
