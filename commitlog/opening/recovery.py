@@ -186,6 +186,8 @@ class _Recovery:
         positions = self._positions_of(log, recorded)
         flushed = max(positions.flushed_where, flushed_by_age(log), self._stopped_at(segments, positions.flushed_where))
         self.flushed = max(flushed, known_end)
+        if not self.has_positions:
+            self._look_for_flushed(log)
         walked, dispatched = self._walk(log, positions)
         walked_from = segment_start(max(positions.dispatched_where - 1, 0), self.size)
         for gap in gaps_of_files(log, positions.first_where, walked_from, self.too_short):
@@ -319,11 +321,12 @@ class _Recovery:
         return found
 
     def _look_for_flushed(self, log: LogScan) -> None:
-        """Raises `flushed` to what other files show of a lane that was killed. It does so once."""
+        """Raises `flushed` to what other files show. It does so once."""
         if not self.knows_flushed:
             self.knows_flushed = True
-            found = flushed_by_queues(self.lane_directory, log, self.channel)
-            if not self.has_positions:
+            is_lost = not self.has_positions
+            found = flushed_by_queues(self.lane_directory, log, self.channel, counts_lost=is_lost)
+            if is_lost:
                 found = max(found, flushed_by_checkpoint(self.lane_directory, log, self.channel))
             self.flushed = max(self.flushed, found)
 

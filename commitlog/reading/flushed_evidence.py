@@ -21,10 +21,13 @@ from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, record_of_entry
+from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import MAX_SLOTS
 
 _LOOKS = 256
 """Entries at a queue's end that are looked at one by one; further ones at doubled distances."""
+_LOST_MOST = 1 << 20
+"""Entries of lost records that are looked at."""
 
 
 def flushed_by_age(log: LogScan) -> int:
@@ -38,11 +41,14 @@ def flushed_by_age(log: LogScan) -> int:
     return 0
 
 
-def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
+def flushed_by_queues(
+    lane_directory: LaneDirectory, log: LogScan, channel: FileChannel, *, counts_lost: bool = False
+) -> int:
     """A log offset below which all was flushed, as the consume queues show; 0 where they don't.
 
     The dispatcher places an entry only when its record is flushed. An entry counts if its record is
-    there, because an index may be damaged.
+    there, because an index may be damaged. With `counts_lost` the entries behind such a one count
+    as well, as far as they make sense: nothing else tells of the log's end where it is lost.
     """
     segments, found = RecentSegments(lane_directory, log.segments.size, channel, keep=4), 0
     for topic in channel.list(lane_directory.consumequeue):
@@ -52,11 +58,13 @@ def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: File
                 contextlib.suppress(DamagedFile, OSError),
                 ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue,
             ):
-                found = max(found, _end_of_last(queue, named, segments, found))
+                found = max(found, _end_of_last(queue, named, segments, found, counts_lost=counts_lost))
     return found
 
 
-def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int) -> int:
+def _end_of_last(
+    queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int, *, counts_lost: bool
+) -> int:
     """Where the record of the last entry that is right ends; `known` if it is not behind that."""
     for offset in _from_end(queue.first(), queue.end()):
         ((where, size, _),) = queue.entries(offset, 1).tolist() or [(0, 0, 0)]
@@ -64,8 +72,23 @@ def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegment
             break
         with contextlib.suppress(CorruptRecord, DamagedFile, OverflowError, ValueError):
             record_of_entry(segments, named, offset, where, size)
-            return int(where + size)
+            return _end_of_lost(queue, offset, segments.segment_bytes) if counts_lost else int(where + size)
     return known
+
+
+def _end_of_lost(queue: ConsumeQueue, offset: int, segment_bytes: int) -> int:
+    """Where the last record ends that follows on the one of entry `offset`, by its entry.
+
+    Each lies in one segment, behind the one before it, and not further behind it than a segment:
+    an entry that leads further may be damaged.
+    """
+    entries = queue.entries(offset, min(queue.end() - offset, _LOST_MOST))
+    where, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    ends = where + sizes
+    limits = ends[0] + np.arange(len(ends)) * segment_bytes
+    good = (sizes >= RECORD_BYTES_MIN) & (where % segment_bytes + sizes <= segment_bytes) & (ends <= limits)
+    good[1:] &= where[1:] >= ends[:-1]
+    return int(ends[len(good) - 1 if good.all() else int(good.argmin()) - 1])
 
 
 def _from_end(first: int, end: int) -> Iterator[int]:

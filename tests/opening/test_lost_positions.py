@@ -11,7 +11,7 @@ import commitlog
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import CorruptRecord, ReadingWarning
+from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.inspecting.verify import verify_store
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
 
@@ -122,3 +122,23 @@ def test_a_backup_has_what_a_start_keeps(lane: HandMadeLane, kind: str, tmp_path
     report = commitlog.backup(lane.store.path, tmp_path / "backup")
     assert any("hold no record" in finding for finding in report.findings)
     check(lane, tmp_path / "backup", intact(lane))
+
+
+@pytest.mark.parametrize("harm", ["zeros", "removed"])
+@pytest.mark.parametrize("kind", ["killed", "stopped"])
+def test_consume_queues_tell_of_a_lost_end(lane: HandMadeLane, kind: str, harm: str) -> None:
+    """The last segment is lost with the positions: it is missed, and no offset is used again."""
+    if kind == "stopped":
+        directory_of(lane).abort_file.unlink()
+    last = lane.end - lane.end % SEGMENT
+    segment = directory_of(lane).segment_path(last)
+    segment.write_bytes(bytes(SEGMENT)) if harm == "zeros" else segment.unlink()
+    kept = sum(record.physical_offset < last for record in lane.records)
+    with commitlog.Store.open(lane.store.path, KEEPS) as store, store.producer() as producer:
+        assert producer.send(TOPIC, b"new").offset == COUNT
+        producer.flush()
+    reader = commitlog.Reader(lane.store.path, topic=TOPIC, start=BAD + 1)
+    with pytest.raises((CorruptRecord, DamagedFile)), reader:
+        list(reader)
+    with pytest.warns(ReadingWarning), commitlog.Reader(lane.store.path, topic=TOPIC, ignore_corrupt=True) as reader:
+        assert [message.value for message in reader] == [*intact(lane, kept), b"new"]
