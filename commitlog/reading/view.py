@@ -243,8 +243,9 @@ class StoreView:
             committed = row[Lane.COMMITTED]
             entries = counted_entries(row, dispatched)
             return LaneLimits(lane, row[Lane.FIRST], dispatched, flushed, committed, entries)
-        found = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel).load()
-        known = self.facts.lanes.get(lane, 0)
+        file = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel)
+        found = file.load()
+        known = 0 if file.findings else self.facts.lanes.get(lane, 0)  # the log may be another's, too
         if found is None:
             return LaneLimits(lane, 0, 0, known, known, stopped_properly=False)
         flushed = max(found.flushed_where, known)

@@ -86,6 +86,8 @@ class SoundStore:
     pool: Path
     segment_bytes: int = SEGMENT_BYTES
     sent: list[Sent] = field(default_factory=list)
+    known_ends: dict[int, int] = field(default_factory=dict)
+    """Lane → how far it is flushed, as `store.json` of the killed store says."""
     words: dict[int, LaneWords] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
     trimmed: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -101,6 +103,11 @@ class SoundStore:
             shutil.copytree(self.base / "pool", self.pool, dirs_exist_ok=True)
         else:
             self.pool.rmdir()
+
+    def remove(self) -> None:
+        """Removes the store, its pool and the copies."""
+        for path in (self.base, self.pool):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def empty(directory: Path) -> None:
@@ -125,9 +132,13 @@ def make_sound(base: Path, chance: random.Random) -> SoundStore:
     if retains := chance.random() < 0.3:
         settings |= _RETAINS
     path = base / "store"
+    sent: list[Sent] = []
+    if chance.random() < 0.7:  # it has been stopped before, so store.json knows its lanes
+        with bench(path, None, PlainChannel, None, **settings) as made:
+            _Filling(made, chance, SoundStore(base, path, path, sent=sent)).begin()
     with bench(path, None, PlainChannel, None, **settings) as made:
-        sound = SoundStore(base, path, made.control.region.path.parent)
-        _Filling(made, chance, sound).fill(chance.choice((1, 8, 20)), retains)
+        sound = SoundStore(base, path, made.control.region.path.parent, sent=sent)
+        _Filling(made, chance, sound, len(sent)).fill(chance.choice((1, 8, 20)), retains)
     _take_records(sound)
     return sound
 
@@ -139,10 +150,18 @@ class _Filling:
     sound: SoundStore
     number: int = 0
 
+    def begin(self) -> None:
+        """A first life of the store, which ends with a stop."""
+        self._declare()
+        producers = [self.bench.producer() for _ in range(2)]
+        self._send(producers, _ROUND_MESSAGES)
+        self.bench.settle()
+        assert self.bench.stop().drained
+
     def fill(self, rounds: int, retains: bool) -> None:
         made, chance, sound = self.bench, self.chance, self.sound
         directory = StoreDirectory(sound.path)
-        TopicSchemas(directory).declare(TYPED, declared_schema("id BIGINT NOT NULL, text STRING"), evolve=False)
+        self._declare()
         producers = [made.producer() for _ in range(chance.choice((1, 2)))]
         for number in range(rounds):
             self._send(producers, _ROUND_MESSAGES)
@@ -154,16 +173,17 @@ class _Filling:
             for _ in range(2):
                 self._record()
                 made.stages["allocator"].on_wait_end()
-        for producer in producers:
-            sound.first[producer.lane] = made.lane(Lane.FIRST, producer.lane)
+        lanes = {message.lane for message in sound.sent} | {producer.lane for producer in producers}
+        for lane in lanes:
+            sound.first[lane] = made.lane(Lane.FIRST, lane)
         for step in chance.sample(("allocator", "flusher", "committer", "flusher", "dispatcher", "record"), 4):
             self._send(producers, chance.randrange(_ROUND_MESSAGES // 2))
             self._record() if step == "record" else made.turn("allocator", "flusher", step)
-        for producer in producers:
-            lane = producer.lane
+        for lane in lanes:
             sound.words[lane] = LaneWords(
                 *(made.lane(word, lane) for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED))
             )
+        sound.known_ends = dict(directory.load().lanes)
         shutil.copytree(sound.path, sound.base / "killed")
         shutil.copytree(sound.pool, sound.base / "pool", ignore=shutil.ignore_patterns("*.ipc"))
         report = made.stop()
@@ -175,6 +195,10 @@ class _Filling:
         self.bench.clock.step(2)
         for stage in ("dispatcher", "flusher"):
             self.bench.stages[stage].on_wait_end()
+
+    def _declare(self) -> None:
+        schema = declared_schema("id BIGINT NOT NULL, text STRING")
+        TopicSchemas(StoreDirectory(self.sound.path)).declare(TYPED, schema, evolve=False)
 
     def _send(self, producers: list[commitlog.Producer], count: int) -> None:
         for _ in range(count):

@@ -176,8 +176,8 @@ def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pyte
     one.write_bytes(its)
     other.write_bytes(mine)
     assert "belongs to lane 1" in verify_store(path).findings[0]
-    with commitlog.Reader(path) as reader:  # store.json knows how far they go
-        assert len(list(reader)) == SENT + 1
+    with pytest.warns(commitlog.errors.ReadingWarning, match="commitlog run"), commitlog.Reader(path) as reader:
+        assert list(reader) == []
     with commitlog.Store.open(path, CONFIG):
         assert "belongs to lane 1" in caplog.text
         assert "belongs to lane 0" in caplog.text
