@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -81,10 +82,12 @@ def stat(
     if json:
         shown = {
             "servers": [server_as_json(server) for server in servers],
-            "forwarders": [asdict(forwarder) for forwarder in feeding],
+            "forwarders": [
+                asdict(one) | {"pid": None if one.state == "stopped" else one.pid or None} for one in feeding
+            ],
             "replicas": [replica_as_json(replica) for replica in replicas],
         }
-        print_json({**as_json(facts, topics, readers, damage), **shown})
+        print_json({**_without_pid_0(as_json(facts, topics, readers, damage)), **shown})
     else:
         others = (*server_lines(servers), *forwarder_lines(feeding), *replica_lines(replicas))
         print_lines((*lines(facts, topics, readers), *others))
@@ -93,6 +96,13 @@ def stat(
         raise damage
     if facts.killed:
         raise typer.Exit(EXIT_KILLED)
+
+
+def _without_pid_0(values: dict[str, Any]) -> dict[str, Any]:
+    """Puts null where there is no process: to a shell's `kill`, 0 is its own process group."""
+    for one, name in (*((lane, "producer") for lane in values["lanes"]), *((one, "pid") for one in values["stages"])):
+        one[name] = one[name] or None
+    return values
 
 
 def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) -> Iterator[str]:

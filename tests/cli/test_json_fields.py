@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
 from tests.builders.hand_made import HandMadeStore
+from tests.builders.killed import kill_store
+from tests.command_line import run
 from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
@@ -128,3 +131,22 @@ def test_each_command_that_has_the_option_is_here() -> None:
     }
     named = {command.partition(" ")[0] for command in documented()}
     assert with_option - {"config"} <= named  # `config` has the knobs of configs/default.toml
+
+
+def test_no_pid_is_null(tmp_path: Path) -> None:
+    """Of a lane without a producer, a killed stage, a stopped forwarder: 0 would kill the shell."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, SMALL)
+    with commitlog.Producer(path) as producer:
+        producer.send("t", b"x")
+        (lane,) = next(printed("stat", path, "--json"))["lanes"]
+        assert lane["producer"] == os.getpid()
+    write_forwarder(StoreDirectory(path), ForwarderStatistics("kafka", "kafka://127.0.0.1:9092", 1))
+    found = next(printed("stat", path, "--json"))
+    assert [lane["producer"] for lane in found["lanes"]] == [None]
+    assert [one["pid"] for one in found["forwarders"]] == [None]
+    assert all(stage["pid"] for stage in found["stages"])
+    kill_store(store)
+    killed = orjson.loads(run("stat", path, "--json").stdout)
+    assert {stage["pid"] for stage in killed["stages"]} == {None}
+    commitlog.Store.open(path).close()
