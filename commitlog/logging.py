@@ -87,7 +87,8 @@ class Handler(logging.Handler):
 
     def _send(self, record: logging.LogRecord) -> None:
         value = self.format(record).encode(errors="backslashreplace")
-        key, tags, born = printable(record.name), printable(record.levelname), int(record.created * 1000)
+        key, tags = printable(record.name) or None, printable(record.levelname) or None
+        born = int(record.created * 1000)
         if self._producer is not None:
             try:
                 self._producer.send(self.topic, value, key=key, tags=tags, born_timestamp=born)

@@ -104,15 +104,15 @@ def encode_properties(
 ) -> bytes:
     """The property string: the key, TAGS, WAIT=false unless `wait`, then the user's properties.
 
-    Each property ends with 0x02. An empty `keys` or `tags` is the same as none. Raises
-    IllegalProperty for a property that can't be stored or has one of RocketMQ's own names, and
-    PropertiesTooLarge above 32,767 bytes (including the CRC, if `append_crc` is set).
+    Each property ends with 0x02. Raises IllegalProperty for a property that can't be stored, as an
+    empty one, or has one of RocketMQ's own names, and PropertiesTooLarge above 32,767 bytes
+    (including the CRC, if `append_crc` is set).
     """
     text = ""
-    if keys is not None and keys != "":
+    if keys is not None:
         _check_pair("KEYS", keys, "key")
         text = f"{BYTES_KEY_NAME if isinstance(keys, BytesKey) else 'KEYS'}\x01{keys}\x02"
-    if tags is not None and tags != "":
+    if tags is not None:
         _check_pair("TAGS", tags, "tags")
         text += f"TAGS\x01{tags}\x02"
     if not wait:
@@ -161,7 +161,7 @@ def encode_keyed_properties(
         return encoded
     try:
         text = "".join(filter(None, keys))
-        if {*map(type, keys)} <= {str, NoneType} and "\x01" not in text and "\x02" not in text:
+        if "" not in keys and {*map(type, keys)} <= {str, NoneType} and "\x01" not in text and "\x02" not in text:
             made = [f"KEYS\x01{key}\x02".encode() + same if key else same for key in keys]
             if max(map(len, made), default=0) <= most:
                 return made

@@ -13,7 +13,7 @@ from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import HowToSend
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import RowWriter
-from commitlog.errors import IllegalArgument, IllegalProperty, MessageTooLarge, WaitTimeout, refuse_copy
+from commitlog.errors import IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
@@ -314,13 +314,13 @@ class RemoteProducer:
         plain = len(encode_properties(None, tags, headers))
         messages, most = [], self.message_bytes_max
         for value, key in zip(values, keys, strict=True):
-            own = len(encode_properties(key, tags, headers)) if key else plain
+            own = plain if key is None else len(encode_properties(key, tags, headers))
             size = len(value) + own + overhead
             if size > most:
                 raise MessageTooLarge(
                     f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {most:,}: split the value"
                 )
-            messages.append((Outgoing(topic, value, key or None, tags or None, headers), size))
+            messages.append((Outgoing(topic, value, key, tags, headers), size))
         return RemoteReceipt(self._outbox, topic, self._outbox.add(messages))
 
     __reduce_ex__ = refuse_copy
@@ -343,13 +343,10 @@ class RemoteProducer:
 
 
 def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
-    """A copy of the headers. Raises IllegalProperty for an empty name or value."""
+    """A copy of the headers. Raises IllegalProperty."""
     if not headers:
         return None
     encode_properties(None, None, headers)
-    for name, value in headers.items():
-        if not name or not value:
-            raise IllegalProperty(f"header {name!r}: readers drop an empty name or value; leave it out")
     return dict(headers)
 
 

@@ -190,7 +190,7 @@ batches: Any = st.tuples(
     st.sampled_from(["t", "a" * 127, "é" * 64]),
     st.sampled_from(HOSTS),
     st.booleans(),
-    st.none() | st.lists(st.none() | st.text("abcé", max_size=5), min_size=1, max_size=5),
+    st.none() | st.lists(st.none() | st.text("abcé", min_size=1, max_size=5), min_size=1, max_size=5),
     st.sampled_from([None, "tag"]),
 )
 

@@ -39,8 +39,8 @@ class TestEncode:
         assert made == "KEYS\x01k1 k2\x02TAGS\x01t\x02WAIT\x01false\x02b\x011\x02a\x01ü\x02".encode()
 
     def test_nothing(self) -> None:
-        """None, and empty keys and tags, are no properties at all."""
-        assert encode_properties(None, None, None) == encode_properties("", "", {}) == b""
+        """None, and no headers, are no properties at all."""
+        assert encode_properties(None, None, None) == encode_properties(None, None, {}) == b""
 
     @pytest.mark.parametrize("name", ["KEYS", "TAGS", "WAIT", "UNIQ_KEY", "DELAY", "INNER_NUM", "CLUSTER", "__CRC32#"])
     def test_names_of_rocketmq(self, name: str) -> None:
@@ -49,7 +49,7 @@ class TestEncode:
 
     @pytest.mark.parametrize("bad", ["\x01", "a\x02b", "", "\ud800"])
     def test_what_can_not_be_stored(self, bad: str) -> None:
-        for arguments in ((None, None, {bad: "x"}), (None, None, {"x": bad}), (bad or "\x01", None, None)):
+        for arguments in ((None, None, {bad: "x"}), (None, None, {"x": bad}), (bad, None, None), (None, bad, None)):
             with pytest.raises(IllegalProperty):
                 encode_properties(*arguments)
 

@@ -103,14 +103,11 @@ fn named_size(value: &str) -> usize {
     if value.is_empty() { 0 } else { "KEYS".len() + 2 + value.len() }
 }
 
-/// "" for None and for an empty text.
+/// "" for None. An empty text can't be stored.
 #[inline]
 fn value_of<'a>(value: Option<&'a Bound<'_, PyAny>>) -> Option<&'a str> {
     match value {
-        Some(value) if !value.is_none() => {
-            let text = value.cast_exact::<PyString>().ok()?.to_str().ok()?;
-            is_free_of_separators(text).then_some(text)
-        }
+        Some(value) if !value.is_none() => storable(value.cast_exact::<PyString>().ok()?),
         _ => Some(""),
     }
 }
