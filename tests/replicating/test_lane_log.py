@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.disk.file_channel import DISK
+from commitlog.disk.quarantine import Quarantine
 from commitlog.shm.layout import Lane
 from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
@@ -91,6 +92,20 @@ def test_a_segment_that_is_gone(case: Case) -> None:
     with pytest.raises(FileNotFoundError):
         LaneReader(case.log).read_into(memoryview(bytearray(10)), 0)
     assert case.store.get(0, Lane.FIRST) == 0
+
+
+@pytest.mark.parametrize("place", ["nothing", "a directory"])
+def test_a_segment_that_is_lost_and_noted_is_sent_as_zeros(case: Case, place: str) -> None:
+    """The copy has the note, and takes what it names as it is."""
+    case.limit(case.lane.end, DISPATCHED=case.lane.end)
+    segment = case.lane.directory.segment_path(0)
+    segment.unlink()
+    if place == "a directory":
+        segment.mkdir()
+    Quarantine(case.lane.directory, SEGMENT, DISK).note_corruption(str(segment), 0, SEGMENT, "missing")
+    room = memoryview(bytearray(b"x" * 2 * SEGMENT))
+    assert LaneReader(case.log).read_into(room, 0) == SEGMENT
+    assert not any(room[:SEGMENT])
 
 
 def test_the_throttle_counts_by_the_second() -> None:
