@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import os
+import warnings
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import TracebackType
@@ -23,6 +24,8 @@ from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.disk.consume_queue import is_light
+from commitlog.disk.schema_versions import schema_versions
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
@@ -32,6 +35,7 @@ from commitlog.errors import (
     IllegalTopic,
     OptionError,
     ReaderError,
+    ReadingWarning,
     UnknownTopic,
     read_error,
     refuse_copy,
@@ -99,7 +103,7 @@ class Reader:
 
     Raises:
     - StoreNotFound
-    - UnknownTopic: no such topic is there; a reader that follows waits for it instead
+    - UnknownTopic: no such topic is there; a reader that follows waits for it, and warns once
     - IllegalTopic, BadStart, OptionError, IllegalArgument: an argument is wrong, or impossible here
     - OffsetOutOfRange: a start is before the first message kept, or beyond the last
     - ReaderInUse, ReaderError: the name is in use, or its position can't be used here
@@ -160,17 +164,30 @@ class Reader:
                 f"{path}: {option} needs a store of ours, and this is a RocketMQ store root: leave it out"
             )
         self._index.refresh()
-        if self.topics and not self.follow:
-            missing = self.topics - set(self._index.topics())
-            if missing:
-                there = ", ".join(self._index.topics()) or "none"
-                raise UnknownTopic(printable(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}"))
+        if self.topics:
+            self._check_topics(self.topics)
         starts = self._starts
         if self._position is not None:
             starts = self._position.begin(self._index, starts, fail_on_data_loss=self._fail_on_data_loss)
         else:
             check_named(starts, read_queues(self._index, self.topics))
         self._open_cursors(starts)
+
+    def _check_topics(self, wanted: set[str]) -> None:
+        """Raises UnknownTopic for a topic that is not there.
+
+        A reader that follows waits for it. It warns once where it may be misspelt: where others are
+        there, and this one was neither deleted nor declared.
+        """
+        path, present = self._view.path, self._index.topics()
+        missing = wanted - set(self._index.topics(deleted=self.follow))
+        there = ", ".join(present) or "none"
+        if missing and not self.follow:
+            raise UnknownTopic(printable(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}"))
+        unknown = [topic for topic in sorted(missing) if not schema_versions(StoreDirectory(path), topic)]
+        if unknown and present:
+            text = f"{path}: no topic {', '.join(unknown)} yet, and the reader waits for it; there are: {there}"
+            warnings.warn(printable(text), ReadingWarning, stacklevel=4)
 
     def _open_cursors(self, starts: QueueStarts) -> None:
         """Makes a cursor for each lane, or each queue of a RocketMQ's, that has none yet."""

@@ -20,7 +20,7 @@ import commitlog
 from commitlog.clock import Clock
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import ReaderError
+from commitlog.errors import ReaderError, ReadingWarning
 from commitlog.message import Message
 from commitlog.reader import Reader
 from tests.builders.hand_made import HandMadeStore, small_store
@@ -173,7 +173,8 @@ def test_a_topic_that_is_nowhere_found_does_not_keep_it(tmp_path: Path, monkeypa
             reader.close()
         return plain(channel, fd, length)
 
-    reader = Reader(store.path, topic="new", follow=True)
+    with pytest.warns(ReadingWarning, match="no topic new yet"):
+        reader = Reader(store.path, topic="new", follow=True)
     reader._cursors[0, ""].where = 0
     monkeypatch.setattr(FileChannel, "map_read", map_read)
     assert bounded(reader) == []
