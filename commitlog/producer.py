@@ -207,19 +207,20 @@ class Producer(Appender, RowProducer):
             state = self._topics.get(topic) or self._open_topic(topic, headers)
             if type(value) is not bytes:
                 value = as_bytes(value)
-            encoded = b""
-            if key is not None or tags is not None or headers is not None or not wait:
-                encoded = encode_properties(key, tags, headers, wait, append_crc=self._encoder.append_crc)
+            encoded = (
+                b""
+                if key is None and tags is None and headers is None and wait
+                else self._properties(key, tags, headers, wait)
+            )
             size = state.overhead + len(value) + len(encoded)
             if size > self.message_bytes_max:
                 raise self._too_large(size)
             place, where, offset = self._place, self._wrote, state.next_offset
-            end = where + size
-            if end > place.limit:
+            if where + size > place.limit:
                 where = self._make_room(where, size)
-                end = where + size
             elif self._is_ahead:
                 self._catch_up(where)
+            end = where + size
             if time_ns() >= self._next_tick:
                 self._tick()
             now = self._timestamp
@@ -229,10 +230,12 @@ class Producer(Appender, RowProducer):
                 born = now if born_timestamp is None else born_timestamp
                 check_numbers(flag, born)
                 place.append(self._encoder.encode(state.encoded, value, encoded, offset, where, born, now, flag))
-            words = self._words
+            # all objects first: what is published never fails for want of memory
+            words, messages, next_offset = self._words, self._messages + 1, offset + 1
+            receipt = Receipt((self._progress, topic, offset, where, end))
             words[self._wrote_at] = end  # publishes the record: accepted
-            words[self._messages_at] = self._messages = self._messages + 1
-            state.next_offset = offset + 1
+            words[self._messages_at] = self._messages = messages
+            state.next_offset = next_offset
             self._wrote = end  # last: a call that is interrupted before this finds the record between the two
             self._token, token = True, None
         except BaseException as error:
@@ -241,11 +244,15 @@ class Producer(Appender, RowProducer):
             if type(error) is TypeError:
                 check_topic(topic)  # one that can't be looked up
             raise
-        if words[self._sleep_at] != self._seen:
-            self._answer_changed_word(end)
-        if self._sync and wait:
-            return self._progress.wait_put(Receipt((self._progress, topic, offset, where, end)))
-        return Receipt((self._progress, topic, offset, where, end))
+        try:
+            if words[self._sleep_at] != self._seen:
+                self._answer_changed_word(end)
+        except MemoryError:
+            self._seen = -1  # the next call tries it again
+        return self._progress.wait_put(receipt) if self._sync and wait else receipt
+
+    def _properties(self, key: str | None, tags: str | None, headers: Mapping[str, str] | None, wait: bool) -> bytes:
+        return encode_properties(key, tags, headers, wait, append_crc=self._encoder.append_crc)
 
     def _tick(self) -> None:
         """Takes STORETIMESTAMP from the clock, or keeps the last one if the clock has gone back."""
@@ -299,9 +306,11 @@ class Producer(Appender, RowProducer):
             now, out = self._timestamp, place.view(where, size)
             places = encode_batch(self._encoder, state.encoded, made, encoded, offset, where, now, now, out, state)
             place.store(out, where)
-            words[self._wrote_at] = end = where + size  # publishes them all
-            words[self._messages_at] = self._messages = self._messages + made.count
-            state.next_offset = offset + made.count
+            end, messages, next_offset = where + size, self._messages + made.count, offset + made.count
+            receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
+            words[self._wrote_at] = end  # publishes them all
+            words[self._messages_at] = self._messages = messages
+            state.next_offset = next_offset
             self._wrote = end
             self._token, token = True, None
         except BaseException as error:
@@ -310,9 +319,11 @@ class Producer(Appender, RowProducer):
             if type(error) is TypeError:
                 check_topic(topic)  # one that can't be looked up
             raise
-        if words[self._sleep_at] != self._seen:
-            self._answer_changed_word(end)
-        receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
+        try:
+            if words[self._sleep_at] != self._seen:
+                self._answer_changed_word(end)
+        except MemoryError:
+            self._seen = -1
         return self._progress.wait_put(receipt) if self._sync and wait else receipt
 
     def last(self, topic: str) -> Message | None:

@@ -38,12 +38,16 @@ class Background:
     def _begin(self) -> None:
         try:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        except RuntimeError:  # the system has no more threads than this one
+        except (RuntimeError, MemoryError):  # there is no other thread to be had than this one
             self._run()
 
     def _run(self) -> None:
-        self._ident, work = threading.get_ident(), self._work
-        _BEGINNING.discard(self)
+        ident = threading.get_ident()
+        try:
+            _BEGINNING.remove(self)
+        except KeyError:
+            return  # the other thread runs, too: it was only its start that could not be awaited
+        self._ident, work = ident, self._work
         del self._work  # it may have this object, and nobody should have to collect the two
         try:
             work()

@@ -207,8 +207,8 @@ class LaneProgress:
             self.wait("flushed", receipt.end, self._timeout_seconds)
             if self.promised == "replicated":
                 self.wait("replicated", receipt.end, self._replication.slave_timeout_ms / 1000)
-        except CommitLogError as error:
-            error.receipt = receipt
+        except (CommitLogError, MemoryError) as error:
+            error.receipt = receipt  # type: ignore[union-attr]
             raise
         finally:
             took = self._clock.monotonic_ns() - began

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -44,14 +44,20 @@ impl Topic {
         Ok(Topic { template, next_offset: AtomicI64::new(next_offset) })
     }
 
-    #[getter]
-    pub fn next_offset(&self) -> i64 {
-        self.next_offset.load(Ordering::Relaxed)
+    #[getter(next_offset)]
+    fn offset_to_come<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.next_offset())
     }
 
     #[setter]
     pub fn set_next_offset(&self, value: i64) {
         self.next_offset.store(value, Ordering::Relaxed);
+    }
+}
+
+impl Topic {
+    pub fn next_offset(&self) -> i64 {
+        self.next_offset.load(Ordering::Relaxed)
     }
 }
 
@@ -84,22 +90,22 @@ pub struct Appender {
     /// True: free. False: free, and the state is to be read anew. None: a call has it.
     #[pyo3(get, set, name = "_token")]
     token: Option<bool>,
-    #[pyo3(get, set, name = "_wrote")]
+    #[pyo3(set, name = "_wrote")]
     wrote: i64,
     /// Whether the core has written behind the place at which Python's writer is.
     #[pyo3(get, set, name = "_is_ahead")]
     is_ahead: bool,
-    #[pyo3(get, set, name = "_messages")]
+    #[pyo3(set, name = "_messages")]
     messages: u64,
-    #[pyo3(get, set, name = "_seen")]
+    #[pyo3(set, name = "_seen")]
     seen: i64,
-    #[pyo3(get, set, name = "_timestamp")]
+    #[pyo3(set, name = "_timestamp")]
     timestamp: i64,
-    #[pyo3(get, set, name = "_next_tick")]
+    #[pyo3(set, name = "_next_tick")]
     next_tick: i64,
     #[pyo3(get, set, name = "_sync")]
     sync: bool,
-    #[pyo3(get, set)]
+    #[pyo3(set)]
     message_bytes_max: i64,
 }
 
@@ -190,8 +196,7 @@ impl Appender {
             let sent = Appender::send_usual(slf, topic, value, key, headers, tags, waits);
             if let Some((receipt, to_tell)) = sent {
                 if let Some(end) = to_tell {
-                    let py = slf.py();
-                    call_method(slf, answer_name(py), [PyInt::new(py, end).as_any()])?;
+                    Appender::answer(slf, end)?;
                 }
                 return Ok(receipt);
             }
@@ -205,6 +210,36 @@ impl Appender {
         let born_timestamp = born_timestamp.unwrap_or(&none);
         let arguments = [topic, value, key, headers, tags, &wait, &flag, born_timestamp];
         call_method(slf, send_name(py), arguments)
+    }
+
+    #[getter(_wrote)]
+    fn wrote<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.wrote)
+    }
+
+    #[getter(_messages)]
+    fn messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.messages as i64)
+    }
+
+    #[getter(_seen)]
+    fn seen<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.seen)
+    }
+
+    #[getter(_timestamp)]
+    fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.timestamp)
+    }
+
+    #[getter(_next_tick)]
+    fn next_tick<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.next_tick)
+    }
+
+    #[getter]
+    fn message_bytes_max<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        number_or_error(py, self.message_bytes_max)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -253,6 +288,24 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Usual<'py> {
 }
 
 impl Appender {
+    /// Tells Python that the word has changed which `send` looks at.
+    ///
+    /// The message is in the log, so a lack of memory is no error: the next call tells it again.
+    fn answer(slf: &Bound<'_, Self>, end: i64) -> PyResult<()> {
+        let py = slf.py();
+        let told = match number(py, end) {
+            Some(end) => call_method(slf, answer_name(py), [&end]).map(drop),
+            None => Err(PyMemoryError::new_err(())),
+        };
+        match told {
+            Err(error) if error.is_instance_of::<PyMemoryError>(py) => {
+                slf.try_borrow_mut()?.seen = -1;
+                Ok(())
+            }
+            told => told,
+        }
+    }
+
     /// The receipt, and the record's end if somebody is to be told of it. None: nothing was done,
     /// and Python is to do it.
     #[inline]
@@ -393,6 +446,11 @@ fn fill(
         // SAFETY: a new tuple of five places that nobody else has; it takes the reference
         unsafe { ffi::PyTuple_SetItem(receipt.as_ptr(), place, value) };
     }
+}
+
+/// A number as an object, or Python's error if there is no memory: pyo3's own would panic.
+fn number_or_error(py: Python<'_>, value: i64) -> PyResult<Bound<'_, PyAny>> {
+    number(py, value).ok_or_else(|| PyMemoryError::new_err(()))
 }
 
 /// A number as an object. Numbers are no containers, so this collects no garbage.
