@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, fields, replace
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.store_directory import StoreDirectory
 
@@ -43,6 +44,11 @@ class ForwarderStatistics:
     """The age of the oldest message that is not forwarded; 0 where there is none."""
     updated_ms: int = 0
 
+    def aged(self, now_ms: int) -> ForwarderStatistics:
+        """The same at a later time: what waited then has waited longer."""
+        later = max(now_ms - self.updated_ms, 0) if self.behind_messages else 0
+        return replace(self, behind_ms=self.behind_ms + later)
+
 
 def write_forwarder(directory: StoreDirectory, statistics: ForwarderStatistics) -> None:
     """Replaces a forwarder's file. It is not synced: nobody needs it after a crash.
@@ -62,6 +68,7 @@ def write_forwarder(directory: StoreDirectory, statistics: ForwarderStatistics) 
 def forwarders(directory: StoreDirectory) -> list[ForwarderStatistics]:
     """The forwarders of a store, by name. What can't be read is passed over."""
     found = []
+    now_ms = SYSTEM_CLOCK.wall_ms()
     channel = directory.channel
     for file in channel.list(directory.forwarders_directory):
         name = _NAME.fullmatch(file)
@@ -76,7 +83,7 @@ def forwarders(directory: StoreDirectory) -> list[ForwarderStatistics]:
                 statistics = replace(statistics, state="stopped", messages_per_second=0.0)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue  # it is just starting, or is none of ours
-        found.append(statistics)
+        found.append(statistics.aged(now_ms))
     return sorted(found, key=lambda one: one.name)
 
 

@@ -204,7 +204,7 @@ class Forwarder:
         checked = self._clock.monotonic_ns()
         while not self._stop.is_set():
             waiting = self._waiting(targets.positions)
-            self._progress.look(waiting)
+            self._progress.look()
             now = self._clock.monotonic_ns()
             if waiting:
                 self._stop.wait(max(began + INTERVAL_NS - now, 0) / 1e9)

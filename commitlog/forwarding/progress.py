@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
@@ -55,7 +55,6 @@ class Progress:
     settings: ForwardSettings
     source: Source
     clock: Clock
-    _waiting: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
     _written_ns: int = LONG_AGO_NS
     _before: tuple[int, int] = (0, 0)
     """Messages and time at the last write, for the rate."""
@@ -64,6 +63,7 @@ class Progress:
         self._now = ForwarderStatistics(self.settings.name, self.settings.url, os.getpid())
         self._name: HeldReaderName | None = None
         self._complaint = ""
+        self._positions: Mapping[str, Mapping[int, int]] | None = None
         if not self.source.one_log:
             self._name = HeldReaderName(self.settings.store, self.settings.name, self.clock, FORWARD)
         self._directory = StoreDirectory(self.settings.store)
@@ -100,9 +100,8 @@ class Progress:
         self._move(positions)
         self.write(now=True)
 
-    def look(self, waiting: Mapping[QueueKey, tuple[int, int]]) -> None:
-        """This is to be forwarded now."""
-        self._waiting = waiting
+    def look(self) -> None:
+        """Tells the store, if the last time is a second ago."""
         self.write()
         if self._name is not None:
             self._name.write()
@@ -116,7 +115,6 @@ class Progress:
             bytes=now.bytes + sent.bytes,
             transactions=now.transactions + 1,
         )
-        self._waiting = {key: (sent.to[key], end) for key, (_, end) in self._waiting.items() if sent.to[key] < end}
         self._move(positions)
 
     def _move(self, positions: Positions) -> None:
@@ -125,6 +123,7 @@ class Progress:
         offsets = {
             topic: position.offsets for topic, position in positions.topics.items() if self.settings.wants(topic)
         }
+        self._positions = offsets
         topics: dict[str, Mapping[int, int]] = {topic: {} for topic in self.settings.topics or ()}
         everything = self.settings.topics is None
         self._name.move(
@@ -171,12 +170,23 @@ class Progress:
             log.warning("%s: %s; what the forwarder does can't be seen there", error.filename, error.strerror)
 
     def _behind(self) -> ForwarderStatistics:
+        """What waits now: it grows while the cluster does not answer."""
         try:
-            messages, size, oldest_ms = self.source.behind(self._waiting)
+            if self._positions is None:
+                self._positions = self.position_in_store()
+            messages, size, oldest_ms = self.source.behind(self._waiting(self._positions))
         except (OSError, CommitLogError):  # what waits was deleted meanwhile, or is damaged: the next read says so
-            return self._now
+            return self._now.aged(self.clock.wall_ms())
         age = 0 if oldest_ms is None else max(self.clock.wall_ms() - oldest_ms, 0)
         return replace(self._now, behind_messages=messages, behind_bytes=size, behind_ms=age)
+
+    def _waiting(self, positions: Mapping[str, Mapping[int, int]]) -> dict[QueueKey, tuple[int, int]]:
+        found = {}
+        for (topic, lane), queue in self.source.refresh().items():
+            begin = max(positions.get(topic, {}).get(lane, 0), queue.first)
+            if begin < queue.end and self.settings.wants(topic):
+                found[topic, lane] = begin, queue.end
+        return found
 
     def close(self) -> None:
         """Writes what is known, and gives the name back."""

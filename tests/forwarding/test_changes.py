@@ -13,6 +13,7 @@ import pytest
 
 import commitlog
 from commitlog.columns.segments import SEGMENTS
+from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
@@ -22,6 +23,7 @@ from commitlog.forwarding.settings import settings_of
 from commitlog.replicas.promotion import promote
 from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
+from tests.ports import free_ports
 from tests.replicas.scene import kill_all
 from tests.waiting import wait_until
 
@@ -118,6 +120,32 @@ def test_a_topic_that_is_made_again_under_a_forwarder(tmp_path: Path, kafka: Bro
         send(producer, "orders", *values[50:])
         forward(path, kafka.url, topic_map=[f"orders={name}"], new_target="continue")
     assert kafka.values(name) == {0: values[10:]}
+
+
+def test_what_waits_grows_while_no_broker_answers(tmp_path: Path) -> None:
+    """The store tells how many messages wait, and for how long, although nothing moves."""
+    path = tmp_path / "store"
+    directory = StoreDirectory(path)
+
+    def shown() -> ForwarderStatistics | None:
+        return next(iter(forwarders(directory)), None)
+
+    def is_behind(messages: int) -> bool:
+        one = shown()
+        return one is not None and (one.state, one.behind_messages) == ("waiting", messages)
+
+    with (
+        commitlog.Store.open(path) as store,
+        store.producer() as producer,
+        running(path, f"kafka://127.0.0.1:{free_ports(1)[0]}", wait=True),
+    ):
+        send(producer, "orders", b"first")
+        wait_until(lambda: is_behind(1), "one message waits")
+        send(producer, "orders", *[b"later"] * 5)
+        wait_until(lambda: is_behind(6), "all of them wait")
+    before = shown()
+    assert before is not None
+    wait_until(lambda: (shown() or before).behind_ms > before.behind_ms, "the age grows without a forwarder")
 
 
 def test_two_topics_that_go_to_one_are_both_forwarded_again(tmp_path: Path, kafka: Broker) -> None:
