@@ -37,7 +37,6 @@ def ui(
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise typer.BadParameter(f"{listen!r} is not HOST:PORT, such as 127.0.0.1:8080", param_hint="--listen")
-    only_says()
     ends = SignalEvent()
     on_end_signal(ends.set)
     with Looks(store) as looks:
@@ -50,6 +49,7 @@ def ui(
             serving.start()
             try:
                 typer.echo(f"{server.url}\nCtrl-C ends it")
+                only_says()  # from here on: nobody could open a page whose address was not printed
                 ends.wait()
             finally:
                 server.shutdown()

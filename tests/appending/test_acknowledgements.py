@@ -186,7 +186,8 @@ def test_the_main_job_sends_nothing_twice(tmp_path: Path) -> None:
     """In a store with SYNC_FLUSH whose disk is slow: what is in the log counts as sent."""
     with bench(tmp_path / "store", **SYNC) as made:
         made.producer().close()
-        settings = {"topic": "t", "rate": 0, "run": "r", "producer": 0, "store": str(tmp_path / "store")}
+        store = str(tmp_path / "store")
+        settings = {"topic": "t", "rate": 0, "run": "r", "producer": 0, "store": store, "skip_long": False}
         sender = Sender(_NoLink(), settings)  # type: ignore[arg-type]
         made.producers.append(sender.producer)
         assert sender._send([Item(None, b"one", {}), Item(None, b"two", {})]) == 2

@@ -368,6 +368,7 @@ def test_a_compressed_file_that_is_cut_off(log: Path) -> None:
         (gzip.compress(b"name" + bytes(253) + b"ustar\x0000"), "a tar archive"),
         (gzip.compress(gzip.compress(b"one\n")), "gzip"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",  # gzip's bytes have the time in them
 )
 def test_what_is_no_text_is_named(data: bytes, kind: str, log: Path) -> None:
     """It is not sent as noise."""
