@@ -482,6 +482,14 @@ class TargetChanged(ForwardError):
     """A forwarder that has a position finds another cluster, or a topic that was removed there."""
 
 
+class TopicRefused(ForwardError):
+    """A topic can't be forwarded: Kafka refuses its name, its partitions, or the user.
+
+    A forwarder names it and goes on with the others. It is raised where there are none, and at the
+    end of a run that ends by itself.
+    """
+
+
 class MessageRefused(ForwardError):
     """The Kafka cluster does not take a message, which is too large for it or not allowed."""
 

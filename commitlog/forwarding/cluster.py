@@ -34,6 +34,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
 from commitlog.forwarding.properties import without_secrets
+from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
 from commitlog.forwarding.settings import ForwardSettings
 
 T = TypeVar("T")
@@ -47,14 +48,12 @@ REFUSED = {
     KafkaError._AUTHENTICATION,
     KafkaError._SSL,
     KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError.INVALID_REPLICATION_FACTOR,
 }
-"""Only a person can mend these: the cluster does not let the forwarder do its work."""
+"""Only a person can mend these: the cluster does not let the forwarder do its work. What it refuses
+of one topic is in refusals.py."""
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 
 log = logging.getLogger(__name__)
@@ -170,6 +169,12 @@ class Cluster:
                 "they may create, describe and write topics and use the transactional id"
             )
 
+    def check_topic(self, name: str, error: KafkaError) -> None:
+        """Raises TopicRefused for what Kafka refuses of this topic, and what `check` raises."""
+        if is_of_a_topic(error):
+            raise refused_by_kafka(name, error, self.shown(error.str())) from None
+        self.check(error)
+
     def unavailable(self, error: KafkaError) -> TargetUnavailable:
         """The error of a cluster that does not answer."""
         why = self.last_error or self.shown(error.str())
@@ -189,32 +194,34 @@ class Cluster:
             raise
         self.note_success()
 
-    def find(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
-        """Those of the topics that are there. Raises KafkaException, TargetRefused."""
+    def find(self, names: Iterable[str], seconds: float = CALL_SECONDS) -> dict[str, KafkaTopic]:
+        """Those that are there. Raises KafkaException, TargetRefused, TopicRefused."""
         wanted = list(names)
-        described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=CALL_SECONDS)
+        if not wanted:
+            return {}
+        described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=seconds)
         found = {}
         for name, future in described.items():
             try:
                 about = future.result()
             except KafkaException as error:
-                self.check(error_of(error))
                 if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
+                self.check_topic(name, error_of(error))
                 raise
             if not all(partition.leader for partition in about.partitions):
                 raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} has no leader"))
-            limit = self._batch_bytes_max(name)
+            limit = self._batch_bytes_max(name, seconds)
             found[name] = KafkaTopic(name, str(about.topic_id), len(about.partitions), limit)
         return found
 
-    def _batch_bytes_max(self, name: str) -> int:
+    def _batch_bytes_max(self, name: str, seconds: float) -> int:
         """The size of a batch that the topic takes; the default where we may not ask."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
-            values = self._admin.describe_configs([resource], request_timeout=CALL_SECONDS)[resource].result()
+            values = self._admin.describe_configs([resource], request_timeout=seconds)[resource].result()
         except KafkaException as error:
-            if error_of(error).code() not in REFUSED:
+            if error_of(error).code() not in REFUSED and not is_of_a_topic(error_of(error)):
                 raise
             return BATCH_BYTES_MOST
         return min(int(values["max.message.bytes"].value), BATCH_BYTES_MOST)
@@ -240,25 +247,28 @@ class Cluster:
         return int(next(iter(found.values())).result().offset)
 
     def create(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
-        """Makes a topic; one that is there meanwhile is as good. Raises KafkaException."""
+        """Makes a topic; one that is there meanwhile is as good.
+
+        Raises KafkaException, TopicRefused.
+        """
         log.info("making topic %s in Kafka%s", name, f", with {partitions} partitions" if partitions > 1 else "")
         future = self._admin.create_topics(
             [NewTopic(name, partitions, config=config or {})], request_timeout=CALL_SECONDS
         )
-        self._done(future[name], KafkaError.TOPIC_ALREADY_EXISTS)
+        self._done(name, future[name], KafkaError.TOPIC_ALREADY_EXISTS)
 
     def grow(self, name: str, partitions: int) -> None:
-        """Raises a topic's number of partitions. Raises KafkaException."""
+        """Raises a topic's number of partitions. Raises KafkaException, TopicRefused."""
         log.info("raising topic %s in Kafka to %d partitions", name, partitions)
         future = self._admin.create_partitions([NewPartitions(name, partitions)], request_timeout=CALL_SECONDS)
-        self._done(future[name], KafkaError.INVALID_PARTITIONS)
+        self._done(name, future[name], KafkaError.INVALID_PARTITIONS)
 
-    def _done(self, future: Any, harmless: int) -> None:
+    def _done(self, name: str, future: Any, harmless: int) -> None:
         try:
             future.result()
         except KafkaException as error:
-            self.check(error_of(error))
             if error_of(error).code() != harmless:
+                self.check_topic(name, error_of(error))
                 raise
 
 

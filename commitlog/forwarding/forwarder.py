@@ -24,7 +24,14 @@ from threading import Event
 from confluent_kafka import KafkaException
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
-from commitlog.errors import ForwarderFenced, ForwardError, MessageRefused, TargetChanged, UnknownTopic
+from commitlog.errors import (
+    ForwarderFenced,
+    ForwardError,
+    MessageRefused,
+    TargetChanged,
+    TopicRefused,
+    UnknownTopic,
+)
 from commitlog.forwarding.cluster import BATCH_BYTES_MOST, FENCED, Cluster, error_of
 from commitlog.forwarding.positions import (
     Owner,
@@ -35,7 +42,15 @@ from commitlog.forwarding.positions import (
     read_positions,
 )
 from commitlog.forwarding.progress import Progress, Sent
-from commitlog.forwarding.session import ANY_PARTITION, RefusedByKafka, Session, Stopped
+from commitlog.forwarding.refusals import Refusals, refused_by_kafka
+from commitlog.forwarding.session import (
+    ANY_PARTITION,
+    NewSession,
+    RefusedByKafka,
+    Session,
+    Stopped,
+    TopicRefusedByKafka,
+)
 from commitlog.forwarding.settings import ForwardSettings
 from commitlog.forwarding.source import Source
 from commitlog.forwarding.targets import Targets
@@ -48,6 +63,8 @@ INTERVAL_NS = 100_000_000
 """Two transactions begin so far apart: each costs the cluster some writes, however small it is."""
 CHUNK_ROWS = 20_000
 """How many messages of a queue are taken before it is the next one's turn."""
+_DOUBT_SECONDS = 3.0
+"""How long a question about topics may take while a transaction waits."""
 _CHECK_NS = 30_000_000_000
 """How often to look whether the topics in Kafka are the same ones, and for deleted segments."""
 _PAUSE_SECONDS_LEAST, _PAUSE_SECONDS_MOST = 0.5, 10.0
@@ -56,10 +73,6 @@ _IDLE_SECONDS = 0.02
 log = logging.getLogger(__name__)
 Waiting = dict[QueueKey, tuple[int, int]]
 """What is to be forwarded: topic and lane → offsets [begin, end)."""
-
-
-class _NewSession(Exception):  # no error: the producer needs another setting
-    """The session ends, and the next one has smaller batches."""
 
 
 class Forwarder:
@@ -85,6 +98,7 @@ class Forwarder:
             id_ = self._source.store_id or hashlib.sha256(bytes(Path(self.settings.store).resolve())).hexdigest()[:32]
             self._positions_topic = positions_topic(self.settings, id_)
             self._progress = Progress(self.settings, self._source, self._clock)
+            self._refusals = Refusals(self._progress.refused)
             try:
                 self._sessions()
             except BaseException as error:
@@ -102,7 +116,7 @@ class Forwarder:
             try:
                 self._session()
                 return
-            except _NewSession:
+            except NewSession:
                 continue
             except Stopped:
                 return
@@ -206,17 +220,19 @@ class Forwarder:
             waiting = self._waiting(targets.positions)
             self._progress.look()
             now = self._clock.monotonic_ns()
-            if waiting:
+            if any(topic not in self._refusals for topic, _ in waiting):
                 self._stop.wait(max(began + INTERVAL_NS - now, 0) / 1e9)
                 began = self._clock.monotonic_ns()
                 self._transaction(session, targets, waiting)
             elif self.settings.once:
+                self._refusals.check()
                 return
             else:
                 session.serve()
                 self._stop.wait(_IDLE_SECONDS)
             if now - checked > _CHECK_NS:
                 checked = now
+                self._refusals.try_again()
                 targets.check()
                 self._check_epoch()
                 self._source.forget_deleted()
@@ -242,31 +258,68 @@ class Forwarder:
     def _check_epoch(self) -> None:
         """Begins anew where the store was promoted, or follows one that was."""
         if self._source.epoch() != self._owner.epoch:
-            raise _NewSession
+            raise NewSession
 
     def _transaction(self, session: Session, targets: Targets, waiting: Waiting) -> None:
         self._check_epoch()
-        kafka_topics: dict[str, str] = {}
-        lanes_max = self._source.lanes_max()
-        for topic in {topic for topic, _ in waiting}:
-            target = targets.prepare(topic, self._source.lanes(topic), lanes_max)
-            kafka_topics[topic] = target.name
-            self._batch_bytes = min(self._batch_bytes, target.batch_bytes_max)
+        kafka_topics = self._prepared(targets, waiting)
         if self._batch_bytes < session.batch_bytes:
-            raise _NewSession
-        if targets.forgotten():
-            return  # what waits is more now
+            raise NewSession
+        if targets.forgotten() or not kafka_topics:
+            return  # what waits is more now, or nothing
+        waiting = {key: bounds for key, bounds in waiting.items() if key[0] in kafka_topics}
         session.begin_transaction()
         sent = Sent({key: begin for key, (begin, _) in waiting.items()})
         try:
             self._send(session, kafka_topics, waiting, sent)
             positions = targets.positions.topics
             moved = {topic: positions[topic].moved(sent.to_of(topic)) for topic in kafka_topics}
-            session.commit(moved)
+            session.commit(moved, lambda: self._are_same(targets))
+        except TopicRefusedByKafka as refused:
+            reason = refused_by_kafka(refused.topic, refused.error, self._cluster.shown(refused.error.str()))
+            for topic in (ours for ours, kafkas in kafka_topics.items() if kafkas == refused.topic):
+                self._refusals.add(topic, reason)
+            self._refusals.check(self._topics())
+            raise NewSession from None
         except RefusedByKafka as refused:
             raise self._refused(refused, kafka_topics, waiting, sent) from None
         positions.update(moved)
         self._progress.moved(targets.positions, sent)
+
+    def _prepared(self, targets: Targets, waiting: Waiting) -> dict[str, str]:
+        """The topics that can be sent now → their topics in Kafka.
+
+        New ones are made for as long as a transaction takes messages: the next one makes more. So
+        nothing waits until the last one is there. Raises Stopped, TopicRefused if none is left.
+        """
+        until = self._clock.monotonic_ns() + TRANSACTION_NS
+        lanes_max = self._source.lanes_max()
+        found: dict[str, str] = {}
+        topics = {topic for topic, _ in waiting if topic not in self._refusals}
+        for topic in sorted(topics, key=lambda topic: (not targets.is_ready(topic), topic)):
+            if self._is_stopping():
+                raise Stopped
+            if found and self._clock.monotonic_ns() > until:
+                break
+            try:
+                target = targets.prepare(topic, self._source.lanes(topic), lanes_max)
+            except TopicRefused as reason:
+                self._refusals.add(topic, reason)
+                self._refusals.check(self._topics())
+                continue
+            found[topic] = target.name
+            self._batch_bytes = min(self._batch_bytes, target.batch_bytes_max)
+        return found
+
+    def _topics(self) -> set[str]:
+        return {topic for topic, _ in self._source.refresh() if self.settings.wants(topic)}
+
+    def _are_same(self, targets: Targets) -> bool:
+        """Whether the topics in Kafka are the same ones, as far as Kafka says so soon."""
+        try:
+            return targets.check(_DOUBT_SECONDS)
+        except KafkaException:
+            return True
 
     def _send(self, session: Session, kafka_topics: dict[str, str], waiting: Waiting, sent: Sent) -> None:
         """Sends in turns from each queue, until all is sent or the time is over."""

@@ -30,7 +30,7 @@ from confluent_kafka import KafkaError, KafkaException
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, whole_partition
-from commitlog.forwarding.settings import ForwardSettings
+from commitlog.forwarding.settings import POSITIONS_PREFIX, ForwardSettings
 
 OWNER_KEY = b"@owner"
 """No topic has such a name."""
@@ -99,7 +99,7 @@ class Positions:
 
 def positions_topic(settings: ForwardSettings, store_id: str) -> str:
     """The name of the forwarder's positions topic, and of its transactional.id."""
-    return f"commitlog-forward-{settings.name}-{store_id}"
+    return f"{POSITIONS_PREFIX}{settings.name}-{store_id}"
 
 
 def create_positions(cluster: Cluster, topic: str) -> None:

@@ -145,6 +145,12 @@ class Progress:
             self._complaint = text
         self.write(now=True)
 
+    def refused(self, text: str) -> None:
+        """A topic is left out because of this, and the others go on."""
+        self._now = replace(self._now, errors=self._now.errors + 1, last_error=text)
+        log.warning("%s", text)
+        self.write(now=True)
+
     def failed(self, error: BaseException) -> None:
         """The forwarder ends because of this."""
         if isinstance(error, Exception):

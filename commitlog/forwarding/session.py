@@ -14,13 +14,17 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, error_of
 from commitlog.forwarding.positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
+from commitlog.forwarding.refusals import is_of_a_topic
 from commitlog.forwarding.source import Rows
 
 _STEP_SECONDS = 0.2
 """After this time a call that waits for a broker looks whether the forwarder is to stop."""
 _ABORT_SECONDS = 3.0
+_DOUBT_SECONDS = 2.0
+"""After this time a commit that waits asks whether the topics are still there."""
 _COMMIT_SECONDS = 60.0
 """Kafka's default of transaction.timeout.ms: after that the coordinator aborts a transaction."""
 ANY_PARTITION = -1
@@ -39,12 +43,24 @@ class Stopped(Exception):  # no error: what is open is aborted
     """The forwarder is to stop, and the transaction is not committed."""
 
 
+class NewSession(Exception):  # no error: the producer needs another setting, or the topics another look
+    """The session ends, and the next one begins at once."""
+
+
 class RefusedByKafka(Exception):  # becomes a MessageRefused that says which message
     """Kafka does not take a message: its topic in Kafka, its value, and why."""
 
     def __init__(self, topic: str, value: bytes, why: str) -> None:
         super().__init__(why)
         self.topic, self.value, self.why = topic, value, why
+
+
+class TopicRefusedByKafka(Exception):  # becomes a TopicRefused of the topics that go there
+    """Kafka does not take messages of this topic from the forwarder's user."""
+
+    def __init__(self, topic: str, error: KafkaError) -> None:
+        super().__init__(topic)
+        self.topic, self.error = topic, error
 
 
 class Session:
@@ -64,7 +80,7 @@ class Session:
         self._clock = clock
         self._cluster, self._positions_topic, self._is_stopping = cluster, positions_topic, is_stopping
         self.batch_bytes = batch_bytes
-        self._refused: RefusedByKafka | None = None
+        self._refused: RefusedByKafka | TopicRefusedByKafka | None = None
         self._in_transaction = False
         self._producer = cluster.producer(positions_topic, batch_bytes, self._delivered)
 
@@ -100,37 +116,59 @@ class Session:
     def _send_when_there_is_room(self, *message: Any) -> None:
         while True:
             self._check_stop()
+            empty = not len(self._producer)
             self._producer.poll(0.01)
             try:
                 self._producer.produce(*message)
                 return
             except BufferError:
-                continue
+                if empty:
+                    raise ForwardError(
+                        f"a message of {len(message[1]):,} bytes for topic {message[0]} in Kafka does not fit into the empty "
+                        "queue of librdkafka: raise queue.buffering.max.kbytes in the --config file"
+                    ) from None
 
-    def commit(self, moved: Mapping[str, TopicPosition]) -> None:
+    def commit(self, moved: Mapping[str, TopicPosition], are_same: Callable[[], bool] = lambda: True) -> None:
         """Commits what was sent, with the positions behind it.
 
-        Raises KafkaException: it is unknown whether the transaction counts. Raises RefusedByKafka.
+        `are_same` tells of a commit that lasts whether the topics are still the same ones. Raises
+        KafkaException: it is unknown whether the transaction counts. Raises RefusedByKafka,
+        TopicRefusedByKafka, NewSession.
         """
         for topic, position in moved.items():
             self._producer.produce(self._positions_topic, position.to_bytes(), topic.encode(), 0)
         try:
-            self._patiently(self._producer.commit_transaction, _COMMIT_SECONDS)
+            self._patiently(self._producer.commit_transaction, _COMMIT_SECONDS, are_same)
         except KafkaException:
             self._producer.poll(0)
-            if self._refused is not None:
-                raise self._refused from None
+            self._check_refused()
             raise
         self._in_transaction = False
         self._cluster.note_success()
+
+    def _check_refused(self) -> None:
+        """Raises RefusedByKafka, TopicRefusedByKafka; of the positions ForwardError."""
+        refused = self._refused
+        if refused is None:
+            return
+        if refused.topic != self._positions_topic:
+            raise refused from None
+        if isinstance(refused, TopicRefusedByKafka):
+            self._cluster.check_topic(refused.topic, refused.error)
+        raise ForwardError(
+            f"topic {refused.topic} in Kafka does not take a position ({refused}): mend the topic"
+        ) from None
 
     def serve(self) -> None:
         """Lets librdkafka say what it has to say."""
         self._producer.poll(0)
 
-    def _patiently(self, call: Callable[[float], object], seconds: float) -> None:
+    def _patiently(
+        self, call: Callable[[float], object], seconds: float, are_same: Callable[[], bool] = lambda: True
+    ) -> None:
         """Calls again while it is only not done yet, for so many seconds."""
         deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
+        doubt = self._clock.monotonic_ns() + int(_DOUBT_SECONDS * 1e9)
         while True:
             try:
                 call(_STEP_SECONDS)
@@ -140,6 +178,10 @@ class Session:
                     raise
                 self._cluster.check(error_of(error))
             self._check_stop()
+            if self._clock.monotonic_ns() > doubt:
+                if not are_same():
+                    raise NewSession
+                doubt = self._clock.monotonic_ns() + int(_DOUBT_SECONDS * 1e9)
 
     def _check_stop(self) -> None:
         if self._is_stopping():
@@ -147,7 +189,11 @@ class Session:
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         """Called for failures only."""
-        if error is None or error.code() not in _OF_A_MESSAGE:
+        if error is None:
+            return
+        if is_of_a_topic(error):
+            self._refused = self._refused or TopicRefusedByKafka(str(message.topic()), error)
+        if error.code() not in _OF_A_MESSAGE or isinstance(self._refused, TopicRefusedByKafka):
             return
         value = message.value() or b""
         if self._refused is None or len(value) > len(self._refused.value):  # the others were in one batch with it

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from commitlog.errors import ForwardError, IllegalArgument
+from commitlog.errors import IllegalArgument, TopicRefused
 from commitlog.reading.named_readers import check_name
 from commitlog.record.properties import check_topic
 
@@ -17,6 +17,9 @@ PORT = 9092
 _SCHEME = "kafka://"
 _SHAPE = "give kafka://HOST:PORT, or several brokers as in kafka://one:9092,two:9092"
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
+POSITIONS_PREFIX = "commitlog-forward-"
+"""How the names of the topics begin that keep the positions of forwarders."""
+_KAFKAS_OWN = {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 _KAFKA_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 NewTarget = Literal["stop", "again", "continue"]
@@ -62,12 +65,18 @@ class ForwardSettings:
         return self.topics is None or topic in self.topics
 
     def kafka_topic(self, topic: str) -> str:
-        """The topic in Kafka. Raises ForwardError where Kafka does not allow its name."""
+        """The topic in Kafka. Raises TopicRefused where Kafka does not allow its name."""
         name = self.topic_map.get(topic, topic)
         if not is_kafka_topic(name):
-            raise ForwardError(
+            raise TopicRefused(
                 f"topic {topic}: Kafka allows letters, digits, . _ and - in a name, 249 at most: give it another one with "
                 f"--topic-map '{topic}=NAME', or choose topics with --topic"
+            )
+        if name in _KAFKAS_OWN or name.startswith(POSITIONS_PREFIX):
+            whose = "Kafka's own" if name in _KAFKAS_OWN else "for positions of forwarders"
+            raise TopicRefused(
+                f"topic {topic}: {name} in Kafka is {whose}, and takes no messages: give it another name with --topic-map "
+                f"'{topic}=NAME', or choose topics with --topic"
             )
         return name
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from commitlog.errors import ForwardError, TargetChanged
-from commitlog.forwarding.cluster import Cluster, KafkaTopic
+from commitlog.errors import TargetChanged, TopicRefused
+from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, KafkaTopic
 from commitlog.forwarding.positions import Positions, TopicPosition
 
 _USUAL = -1
@@ -17,7 +17,7 @@ _PARTITIONS_MOST = 100_000
 class Targets:
     """The topics of one session, with the positions that it has taken over.
 
-    Raises KafkaException, TargetRefused, TargetChanged, ForwardError.
+    Raises KafkaException, TargetRefused, TargetChanged, TopicRefused.
     """
 
     def __init__(self, cluster: Cluster, positions: Positions) -> None:
@@ -31,6 +31,10 @@ class Targets:
         """Whether a position was given up since this was asked: its topic begins anew."""
         forgotten, self._forgotten = self._forgotten, False
         return forgotten
+
+    def is_ready(self, topic: str) -> bool:
+        """Whether it was prepared."""
+        return topic in self._ready
 
     def prepare(self, topic: str, lanes: Collection[int], lanes_max: int) -> KafkaTopic:
         """The Kafka topic of a topic: there, the same as before, and with enough partitions.
@@ -48,7 +52,7 @@ class Targets:
     def _prepared(self, topic: str, needed: int, lanes_max: int) -> KafkaTopic:
         name = self.settings.kafka_topic(topic)
         if needed > _PARTITIONS_MOST:
-            raise ForwardError(
+            raise TopicRefused(
                 f"topic {topic} has queue {needed - 1}, and no topic of Kafka's so many partitions: give --by-key"
             )
         found = self._cluster.find([name]).get(name)
@@ -61,7 +65,7 @@ class Targets:
             self._cluster.grow(name, self.settings.partitions or 0)
             found = self._cluster.awaited(name, self.settings.partitions or 0)
         if found.partitions < needed:
-            raise ForwardError(
+            raise TopicRefused(
                 f"topic {name} in Kafka has {found.partitions} partitions, and lane {needed - 1} of topic {topic} goes to "
                 f"partition {needed - 1}: give --partitions {needed}, which adds some, or --by-key"
             )
@@ -89,11 +93,17 @@ class Targets:
                 f"--new-target again to forward {topic} from its first message, or --new-target continue to go on"
             )
 
-    def check(self) -> None:
-        """Looks whether the topics in Kafka are still the same ones."""
-        found = self._cluster.find({known.name for known in self._ready.values()})
+    def check(self, seconds: float = CALL_SECONDS) -> bool:
+        """Looks whether the topics in Kafka are still the same ones. Returns whether they are."""
+        same = True
+        try:
+            found = self._cluster.find({known.name for known in self._ready.values()}, seconds)
+        except TopicRefused:  # its next preparation says so, and of which topic
+            return False
         for topic, known in list(self._ready.items()):  # several may go to one topic of Kafka's
             now = found.get(known.name)
             if now is None or now.id != known.id:
                 self._check_same(topic, known.name, now)
                 del self._ready[topic]
+                same = False
+        return same

@@ -17,10 +17,12 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
-from commitlog.forwarding import forwarder
+from commitlog.forwarding import forwarder, session
+from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forwarder import Forwarder
 from commitlog.forwarding.settings import settings_of
 from commitlog.replicas.promotion import promote
+from tests.builders.hand_made import small_store
 from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
 from tests.ports import free_ports
@@ -42,7 +44,7 @@ class Running:
         try:
             self._forwarder.run()
         except CommitLogError as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # its frames hold the clients
 
     @staticmethod
     def look() -> None:
@@ -57,9 +59,10 @@ class Running:
 
 
 @contextmanager
-def running(store: Path, url: str, **options: Any) -> Iterator[Running]:
+def running(store: Path, url: str, *, doubt_seconds: float = 1e6, **options: Any) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forwarder, "_CHECK_NS", 1 << 62)
+        patch.setattr(session, "_DOUBT_SECONDS", doubt_seconds)
         made = Running(store, url, **options)
         try:
             yield made
@@ -120,6 +123,48 @@ def test_a_topic_that_is_made_again_under_a_forwarder(tmp_path: Path, kafka: Bro
         send(producer, "orders", *values[50:])
         forward(path, kafka.url, topic_map=[f"orders={name}"], new_target="continue")
     assert kafka.values(name) == {0: values[10:]}
+
+
+def test_a_topic_that_is_removed_under_a_transaction_is_named(tmp_path: Path, kafka: Broker) -> None:
+    """The transaction asks what has become of the topic, where it would wait for a minute."""
+    path, name = tmp_path / "store", kafka.new_name()
+    kafka.create(name, 64)
+    with (
+        commitlog.Store.open(path) as store,
+        store.producer() as producer,
+        running(path, kafka.url, topic_map=[f"orders={name}"], doubt_seconds=0) as made,
+    ):
+        send(producer, "orders", b"first")
+        wait_until(lambda: kafka.values(name) == {0: [b"first"]}, "it forwards")
+        kafka.delete(name)
+        send(producer, "orders", b"second")
+        error = made.ended()
+    assert isinstance(error, TargetChanged)
+    assert f"topic {name} in Kafka is not the one" in str(error)
+
+
+def test_topics_are_made_while_others_are_forwarded(
+    tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one does not wait for the last one, and neither does the end of the forwarder."""
+    prefix, stop, made = kafka.new_name(), threading.Event(), list[str]()
+    names = [f"{prefix}-{number}" for number in range(4)]
+    create = Cluster.create
+
+    def note(self: Cluster, name: str, *options: Any) -> None:
+        if name in names:
+            made.append(name)
+        if name == names[2]:
+            wait_until(lambda: kafka.values(names[0]), "the first topic is forwarded")
+            stop.set()
+        create(self, name, *options)
+
+    monkeypatch.setattr(Cluster, "create", note)
+    monkeypatch.setattr(forwarder, "TRANSACTION_NS", 0)
+    store = small_store(tmp_path / "store", rows=2, lanes=1, topics=tuple(names))
+    Forwarder(settings_of(store.path, kafka.url), stop).run()
+    SEGMENTS.clear()
+    assert made == names[:3]
 
 
 def test_what_waits_grows_while_no_broker_answers(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from commitlog.errors import (
     ReaderInUse,
     TargetChanged,
     TargetUnavailable,
+    TopicRefused,
     UnknownTopic,
 )
 from commitlog.forwarding import cluster
@@ -131,6 +132,33 @@ def test_a_topic_with_too_few_partitions_is_named_with_the_ways_out(tmp_path: Pa
         forward(store.path, kafka.url, topic_map=[f"orders={name}"])
     forward(store.path, kafka.url, topic_map=[f"orders={name}"], partitions=2)
     assert kafka.values(name) == bodies(store)
+
+
+def test_a_topic_that_kafka_refuses_is_named_and_the_others_go_on(tmp_path: Path, kafka: Broker) -> None:
+    """`.` and `_` are one letter to Kafka; its own topics take nothing. All are named."""
+    prefix = kafka.new_name()
+    taken, refused, other = f"{prefix}.b", f"{prefix}_b", f"{prefix}-z"
+    store = small_store(tmp_path / "store", rows=2, lanes=1, topics=(taken, refused, other, "__consumer_offsets"))
+    with pytest.raises(TopicRefused, match=rf"__consumer_offsets in Kafka is Kafka's own.*; and 1 more: {refused}$"):
+        forward(store.path, kafka.url)
+    with pytest.raises(TopicRefused, match=rf"^topic {refused} is refused by Kafka .*--topic-map"):
+        forward(store.path, kafka.url, topics=[taken, refused, other])
+    expected = {topic: {0: [body for _, _, body in sorted(store.rows(topic))]} for topic in (taken, other, refused)}
+    assert {topic: kafka.values(topic) for topic in (taken, other)} == {
+        topic: expected[topic] for topic in (taken, other)
+    }
+    (state,) = forwarders(store.directory)
+    assert refused in state.last_error
+    forward(store.path, kafka.url, topics=[taken, refused, other], topic_map=[f"{refused}={refused}-new"])
+    assert kafka.values(f"{refused}-new") == expected[refused]
+    assert kafka.values(taken) == expected[taken]
+
+
+def test_a_queue_of_librdkafkas_that_is_smaller_than_a_message_is_named(tmp_path: Path, kafka: Broker) -> None:
+    store, name = own_topic(tmp_path / "store", kafka, rows=2)
+    append(store, 1, bytes(5000))
+    with pytest.raises(ForwardError, match=r"5,000 bytes .*raise queue\.buffering\.max\.kbytes"):
+        forward(store.path, kafka.url, topic_map=[f"orders={name}"], properties={"queue.buffering.max.kbytes": "1"})
 
 
 def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: Path, kafka: Broker) -> None:

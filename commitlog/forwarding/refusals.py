@@ -1,0 +1,63 @@
+"""Topics that can't be forwarded, and why. The others go on, and each of these is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+
+from commitlog.errors import TopicRefused
+
+_OTHER_NAME = "give it another name with --topic-map"
+_WAYS_OUT = {
+    KafkaError.TOPIC_EXCEPTION: f"{_OTHER_NAME}; in Kafka . and _ count as the same letter",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "give the forwarder's user the rights to create, describe and write it",
+    KafkaError.POLICY_VIOLATION: f"make the topic as the cluster's policy wants it, or {_OTHER_NAME}",
+    KafkaError.INVALID_REPLICATION_FACTOR: "make the topic with as many replicas as the cluster has brokers",
+    KafkaError.INVALID_PARTITIONS: "make the topic with another number of partitions, or give --partitions",
+    KafkaError.INVALID_CONFIG: "mend the cluster's defaults, or make the topic yourself",
+}
+"""What Kafka refuses of one topic only, and what to do."""
+
+
+def is_of_a_topic(error: KafkaError) -> bool:
+    """Whether Kafka refuses one topic, and may take the others."""
+    return error.code() in _WAYS_OUT
+
+
+def refused_by_kafka(name: str, error: KafkaError, why: str) -> TopicRefused:
+    """The error of a topic of Kafka's."""
+    return TopicRefused(f"topic {name} is refused by Kafka ({why.rstrip('.')}): {_WAYS_OUT[error.code()]}")
+
+
+@dataclass
+class Refusals:
+    """The topics of the store that are left out for now."""
+
+    tell: Callable[[str], None]
+    """Is called once for each reason."""
+    _reasons: dict[str, TopicRefused] = field(default_factory=dict)
+    _told: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._reasons
+
+    def add(self, topic: str, reason: TopicRefused) -> None:
+        """Leaves a topic out. It is told if it was not for the same reason before."""
+        self._reasons[topic] = reason
+        text = str(reason)
+        if self._told.get(topic) != text:
+            self._told[topic] = text
+            self.tell(f"{text}; the other topics go on")
+
+    def try_again(self) -> None:
+        """All topics are tried again: somebody may have done something about them."""
+        self._reasons.clear()
+
+    def check(self, topics: Collection[str] = ()) -> None:
+        """Raises TopicRefused, if there is any, and all of these are left out."""
+        if self._reasons and all(topic in self._reasons for topic in topics):
+            first, *others = sorted(self._reasons)
+            more = f"; and {len(others)} more: " + ", ".join(others[:20]) if others else ""
+            raise TopicRefused(f"{self._reasons[first]}{more}")
