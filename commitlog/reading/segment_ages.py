@@ -38,7 +38,8 @@ class SegmentAges:
     def newest(self, lane: int, start: int, end: int) -> int:
         """The timestamp of the last message in a segment.
 
-        For a damaged segment it is the timestamp of the first message behind it, which is no older.
+        For a segment that is damaged or lost it is the timestamp of the first message behind it,
+        which is no older.
         """
         return self._ask("newest", lane, start, end)
 
@@ -49,8 +50,8 @@ class SegmentAges:
         if what not in answers:
             try:
                 answers[what] = self._first_in(lane, start) if what == "oldest" else self._last_in(lane, start, end)
-            except (FileNotFoundError, DamagedFile):
-                answers[what] = 0  # there is no file: it may be deleted for its age
+            except (FileNotFoundError, DamagedFile):  # it is lost: who deletes it for its age hides that
+                answers[what] = self._first_behind(lane, start, end)
             except (OSError, CommitLogError) as error:
                 log.warning("lane %d, segment %d: its age is not known: %s", lane, start, error)
                 answers[what] = UNKNOWN
