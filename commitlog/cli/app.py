@@ -18,7 +18,16 @@ import commitlog
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.commands import LazyCommands
 from commitlog.cli.output import STANDARD_OUTPUT, discard_output
-from commitlog.errors import BadStart, CommitLogError, IllegalArgument, IllegalTopic, OptionError, SchemaError
+from commitlog.errors import (
+    NOT_A_FILE,
+    BadStart,
+    CommitLogError,
+    IllegalArgument,
+    IllegalTopic,
+    OptionError,
+    SchemaError,
+    read_error,
+)
 from commitlog.lines import printable
 
 _WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaError)
@@ -114,6 +123,8 @@ def run_command() -> None:
     except PermissionError as error:  # the store belongs to somebody else
         _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
     except OSError as error:
+        if error.errno in NOT_A_FILE and error.filename not in (None, STANDARD_OUTPUT):  # damage of the store
+            _give_up(read_error(error, error.filename))
         if error.filename != STANDARD_OUTPUT:
             raise
         discard_output()  # what is buffered would fail again at the exit

@@ -224,7 +224,11 @@ class FileChannel:
     def read_file(self, path: str | Path, limit: int = 1 << 20) -> bytes:
         """The whole of a small file, at most `limit` bytes."""
         with self.opened(path) as fd:
-            return self.pread(fd, limit, 0)
+            try:
+                return self.pread(fd, limit, 0)
+            except IsADirectoryError as error:
+                error.filename = str(path)
+                raise
 
     def read_named_file(self, path: str | Path, limit: int) -> bytes:
         """The whole of a small file that a user names, by symbolic links too.

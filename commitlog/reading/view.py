@@ -226,7 +226,10 @@ class StoreView:
             self._load()
 
     def lanes(self) -> list[int]:
-        return sorted({*self.directory.lane_numbers(), *self.facts.lanes})
+        known = {*self.directory.lane_numbers(), *self.facts.lanes}
+        if self.control is not None:
+            known.update(self.control.lane_table()[:, Lane.FLUSHED].nonzero()[0].tolist())
+        return sorted(known)
 
     def lane_directory(self, number: int) -> LaneDirectory:
         return self.directory.lane_directory(number)

@@ -11,6 +11,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import CommitLogError, DamagedFile, RecoveryError
+from tests.builders.killed import kill_store
 from tests.command_line import run
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
@@ -42,7 +43,7 @@ def _remove(lane: Path) -> None:
 
 
 def _rename(lane: Path) -> None:
-    lane.rename(lane.with_name("1.old"))
+    lane.rename(lane.with_name("old"))
 
 
 def _remove_all(lane: Path) -> None:
@@ -70,6 +71,22 @@ def test_a_lane_is_missed(damage: Callable[[Path], None], made: Path, tmp_path: 
         commitlog.Store.open(path, CONFIG)
 
 
+@pytest.mark.leaves_pools
+def test_a_killed_store_misses_it_by_its_pool(tmp_path: Path) -> None:
+    """In its first life nothing else knows of the lane."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, CONFIG)
+    with store.producer() as producer:
+        producer.send("orders", b"x").wait("flushed")
+    kill_store(store)
+    _rename(path / "lanes/0")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(DamagedFile):
+            read(path)
+    assert any("lane 0: nothing of it" in str(warning.message) for warning in said)
+
+
 def test_a_lane_that_loses_its_positions_and_its_last_segments(made: Path, tmp_path: Path) -> None:
     """The store knows how far it went: what is missing there is no torn tail."""
     path = tmp_path / "store"
@@ -83,3 +100,20 @@ def test_a_lane_that_loses_its_positions_and_its_last_segments(made: Path, tmp_p
     with pytest.raises(CommitLogError, match="lanes/1"):
         read(path)
     assert run("verify", path).returncode == 1
+
+
+def test_who_gives_it_up_says_so(made: Path, tmp_path: Path) -> None:
+    """With an empty directory in its place the store starts, and offsets go on behind the loss."""
+    path = tmp_path / "store"
+    shutil.copytree(made, path)
+    _remove(path / "lanes/1")
+    (path / "lanes/1").mkdir()
+    with commitlog.Store.open(path, CONFIG) as store:
+        with store.producer() as one, store.producer() as other:
+            receipts = [producer.send("orders", b"x") for producer in (one, other)]
+        assert receipts[1].physical_offset >= SENT * 1000
+    with pytest.raises(CommitLogError, match="lanes/1"):
+        read(path)
+    assert run("verify", path).returncode == 1
+    with pytest.warns(commitlog.errors.ReadingWarning), commitlog.Reader(path, ignore_corrupt=True) as reader:
+        assert sum(1 for _ in reader) == SENT + 2
