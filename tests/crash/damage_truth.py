@@ -41,6 +41,8 @@ class Truth:
     intact: set[Sent] = field(default_factory=set)
     must: set[Sent] = field(default_factory=set)
     """These have to be read, or an error or a warning has to name them."""
+    told: set[Sent] = field(default_factory=set)
+    """Their topic's queue, or a later message of the topic, tells that they were there."""
     known: dict[tuple[int, str, int], Sent] = field(default_factory=dict)
     """All that was ever sent."""
 
@@ -55,7 +57,6 @@ class Truth:
         lane = directory.number
         messages = [message for message in self.sound.sent if message.lane == lane and message.record]
         files: dict[int, bytes] = {}
-        evidence, is_unbroken = self._evidence(directory, messages), True
         for message in messages:
             start = message.where - message.where % self.sound.segment_bytes
             if start not in files:
@@ -64,11 +65,24 @@ class Truth:
             is_intact = is_intact or self._is_in_pool(message)
             if is_intact:
                 self.intact.add(message)
-            elif message.end > evidence:
-                is_unbroken = False
+        evidence, is_unbroken = self._evidence(directory, messages), True
+        for message in messages:
+            is_intact = message in self.intact
+            is_unbroken = is_unbroken and (is_intact or message.end <= evidence)
             is_trimmed = message.offset < self.sound.trimmed.get((lane, message.topic), 0)
             if not is_trimmed and (message.end <= evidence or (is_intact and is_unbroken)):
                 self.must.add(message)
+        ends = self._told_ends(directory, messages)
+        self.told.update(message for message in messages if message.offset < ends.get(message.topic, 0))
+
+    def _told_ends(self, directory: LaneDirectory, messages: list[Sent]) -> dict[str, int]:
+        """Topic → the queue offset below which something tells that its messages were there."""
+        ends: dict[str, int] = {}
+        indexed = set(self._indexed(directory, messages))
+        for message in messages:
+            if message in self.intact or message in indexed:
+                ends[message.topic] = message.offset + 1
+        return ends
 
     def _is_in_pool(self, message: Sent) -> bool:
         if self.state != "killed" or not self.is_pool_sound:
@@ -90,16 +104,24 @@ class Truth:
         data = _plain_bytes(directory.positions_file)
         for start in (0, _POSITIONS_BYTES):
             end = start + _POSITIONS.size + _POSITIONS_OWNER_BYTES
-            if len(data) >= end + 4 and int.from_bytes(data[end : end + 4], "little") == zlib.crc32(data[start:end]):
+            owner = struct.unpack_from("<Q", data, start + _POSITIONS.size)[0] if len(data) >= end + 4 else -1
+            if owner == directory.number and int.from_bytes(data[end : end + 4], "little") == zlib.crc32(
+                data[start:end]
+            ):
                 found.append(_POSITIONS.unpack_from(data, start)[_FLUSHED_AT])
+        # an entry of a record that is lost may be damaged itself
+        return max(found + [message.end for message in self._indexed(directory, messages) if message in self.intact])
+
+    @staticmethod
+    def _indexed(directory: LaneDirectory, messages: list[Sent]) -> Iterator[Sent]:
+        """The messages that have their entry in a consume queue."""
         queues: dict[str, bytes] = {}
         for message in messages:
             if message.topic not in queues:
                 queues[message.topic] = _plain_bytes(directory.queue_path(message.topic) / f"{0:020d}")
             entry = queues[message.topic][message.offset * ENTRY_BYTES :][:ENTRY_BYTES]
             if len(entry) == ENTRY_BYTES and _ENTRY.unpack(entry)[:2] == (message.where, len(message.record)):
-                found.append(message.end)
-        return max(found)
+                yield message
 
     def readable_before(self) -> set[Sent]:
         """What readers have to give before a start, or name."""

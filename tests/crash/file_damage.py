@@ -295,7 +295,7 @@ def _next(path: Path) -> str:
     """The name of the file behind this one, if its name is a number."""
     if not path.name.isdecimal():
         return f"{path.name}2"
-    step = path.stat().st_size or 1
+    step = path.lstat().st_size or 1
     return str(int(path.name) + step).zfill(len(path.name)) if len(path.name) > 9 else str(int(path.name) + 1)
 
 
