@@ -56,7 +56,7 @@ from commitlog.record.host import Host
 from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.properties import RESERVED_NAMES, check_topic, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
-from commitlog.record.row_headers import has_rows, values_refused
+from commitlog.record.row_headers import values_refused, version_of
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 
@@ -68,13 +68,15 @@ STORE_PORT = 10911
 class _Topic(Topic):
     """What a producer keeps of a topic that it has sent to.
 
-    `encode` and `overhead` are for messages without key, headers and tags.
+    `encode` and `overhead` are for messages without key, headers and tags. `versions` are those of
+    its schema, when that was last looked for.
     """
 
-    __slots__ = ("encode", "encoded", "overhead")
+    __slots__ = ("encode", "encoded", "overhead", "versions")
     encoded: bytes
     encode: BoundEncoder
     overhead: int
+    versions: list[int]
 
     @classmethod
     def of(cls, encoder: RecordEncoder, topic: bytes, next_offset: int) -> _Topic:
@@ -184,7 +186,7 @@ class Producer(Appender, RowProducer):
 
         Raises, and nothing was appended:
         - IllegalTopic, IllegalMessage, IllegalProperty: an argument can't be stored
-        - ValuesRefused: the topic has a schema, and the headers do not say that the value has rows
+        - ValuesRefused: the topic has a schema, and no headers say that the value has its rows
         - MessageTooLarge, PropertiesTooLarge
         - NoBufferAvailable, DiskError: the disk does not keep up, or refuses
         - StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse
@@ -400,8 +402,12 @@ class Producer(Appender, RowProducer):
         and no other one does. A schema is not deleted while a producer runs. Raises ValuesRefused.
         """
         state = self._state_of(topic)
-        if topic in self._typed and not has_rows(headers):
-            raise values_refused(topic)
+        if topic in self._typed:
+            version = version_of(headers)
+            if version not in state.versions:
+                state.versions = schema_versions(self._attachment.directory, topic)  # it may have grown
+                if version not in state.versions:
+                    raise values_refused(topic, version)
         return state
 
     def _state_of(self, topic: str) -> _Topic:
@@ -412,9 +418,10 @@ class Producer(Appender, RowProducer):
             next_offset = self._known_offsets.get(name)
             if next_offset is None:
                 next_offset = self._lease.queue_end(name)
-            is_typed = bool(schema_versions(self._attachment.directory, name))
+            versions = schema_versions(self._attachment.directory, name)
             state = _Topic.of(self._encoder, encoded, next_offset)
-            (self._typed if is_typed else self._topics)[name] = state
+            state.versions = versions
+            (self._typed if versions else self._topics)[name] = state
         return state
 
     def _wait_outside(self) -> None:

@@ -28,7 +28,7 @@ _INT32, _INT64 = 1 << 31, 1 << 63
 _SHIFTED_YEARS = 400
 _SECONDS_A_DAY = 86_400
 
-_USUAL_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_USUAL_DATE_BYTES = len("2024-01-05")
 _USUAL_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _USUAL_ZONE = r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])"
 _USUAL_LOCAL = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_USUAL_CLOCK}$"
@@ -40,10 +40,13 @@ def times_of(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
     Raises ValueError where one has another form.
     """
-    usual = _USUAL_DATE if pa.types.is_date(kind) else _USUAL_LOCAL if kind.tz is None else _USUAL_TIME
-    if pc.any(pc.invert(pc.match_substring_regex(texts, usual))).as_py():
+    if pa.types.is_date(kind):
+        is_usual = pc.equal(pc.binary_length(texts), _USUAL_DATE_BYTES)  # a cast takes only one form so long
+    else:
+        is_usual = pc.match_substring_regex(texts, _USUAL_LOCAL if kind.tz is None else _USUAL_TIME)
+    if pc.any(pc.invert(is_usual)).as_py():
         raise ValueError("an unusual form")
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
+    if pa.types.is_timestamp(kind) and kind.tz is not None and not pc.all(pc.ends_with(texts, "Z")).as_py():
         has_zone = pc.match_substring_regex(texts, f"{_USUAL_ZONE}$")
         texts = pc.if_else(has_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
     return texts.cast(kind)

@@ -14,17 +14,26 @@ CONTENT_TYPE = "application/x.arrow-record-batch"
 _NUMBERS = re.compile("[0-9]{1,9} [0-9]{1,9}")
 
 
-def has_rows(headers: object) -> bool:
-    """Whether a message with these headers says that its value is an Arrow record batch."""
+def version_of(headers: object) -> int | None:
+    """The version of the schema whose rows a message with these headers says that it has.
+
+    None: it does not say that its value is an Arrow record batch.
+    """
     if type(headers) is not dict and not isinstance(headers, Mapping):
-        return False
+        return None
     version, rows = headers.get(SCHEMA_HEADER), headers.get(ROWS_HEADER)
-    are_numbers = isinstance(version, str) and isinstance(rows, str) and _NUMBERS.fullmatch(f"{version} {rows}")
-    return bool(are_numbers) and headers.get(CONTENT_TYPE_HEADER) == CONTENT_TYPE
+    if not isinstance(version, str) or not isinstance(rows, str) or not _NUMBERS.fullmatch(f"{version} {rows}"):
+        return None
+    return int(version) if headers.get(CONTENT_TYPE_HEADER) == CONTENT_TYPE else None
 
 
-def values_refused(topic: str) -> ValuesRefused:
+def values_refused(topic: str, version: int | None = None) -> ValuesRefused:
     """The error where a typed topic is sent a value, which no reader of its rows could read."""
+    if version is not None:
+        return ValuesRefused(
+            f"topic {topic} has no version {version} of its schema, which header {SCHEMA_HEADER} names: give the topic the "
+            f"schema by store.create_topic, or use send_rows"
+        )
     return ValuesRefused(
         f"topic {topic} has a schema, so it takes rows: use send_rows (`commitlog produce --rows`). A value that is an "
         f"Arrow record batch already has headers that say so: {CONTENT_TYPE_HEADER}={CONTENT_TYPE}, {SCHEMA_HEADER}, "

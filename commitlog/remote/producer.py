@@ -17,7 +17,7 @@ from commitlog.errors import IllegalArgument, MessageTooLarge, WaitTimeout, refu
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import check_topic, encode_properties
-from commitlog.record.row_headers import has_rows, values_refused
+from commitlog.record.row_headers import values_refused, version_of
 from commitlog.remote.appending import check_append, check_same
 from commitlog.remote.connection import Connection
 from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
@@ -304,7 +304,7 @@ class RemoteProducer:
         """Checks all messages, and then collects them."""
         self._outbox.check()
         if self._topics.get(topic) is not False:
-            are_rows = has_rows(headers)
+            are_rows = version_of(headers) is not None
             if topic not in self._topics or not are_rows:
                 self._schema(topic)
             if self._topics[topic] and not are_rows:

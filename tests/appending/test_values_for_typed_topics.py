@@ -72,8 +72,16 @@ def test_a_batch_of_rows_that_is_encoded_already(store: commitlog.Store) -> None
         for missing in ("content-type", "schema-version", "row-count"):
             with pytest.raises(ValuesRefused, match=missing):
                 producer.send("copy", found.value, headers={**found.headers, missing: "x"})
+        with pytest.raises(ValuesRefused, match="topic copy has no version 2 of its schema"):
+            producer.send("copy", found.value, headers={**found.headers, "schema-version": "2"})
+        store.create_topic("copy", "id BIGINT, more INT", evolve=True)
+        store.create_topic("original", "id BIGINT, more INT", evolve=True)
+        producer.send_rows("original", [{"id": 3, "more": 4}])
+        found = producer.last("original")
+        assert found is not None
+        producer.send("copy", found.value, headers=found.headers)
         producer.flush()
-    assert rows_of(store, "copy") == ROWS * 2
+    assert rows_of(store, "copy") == [{**row, "more": None} for row in ROWS * 2] + [{"id": 3, "more": 4}]
 
 
 def test_a_topic_whose_schema_was_deleted_takes_values(store: commitlog.Store) -> None:
