@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import pyarrow as pa
@@ -91,8 +92,9 @@ def check_json_columns(schema: pa.Schema, options: SourceOptions) -> None:
     type, and for NOT NULL. Raises SchemaError for a type that no column can have.
     """
     fixed = {**METADATA_COLUMNS, options.json_options.corrupt_column: pa.string()}
+    counts = Counter(schema.names)
     for field in schema:
-        if schema.names.count(field.name) > 1:
+        if counts[field.name] > 1:
             raise OptionError(f"schema: column {field.name!r} is named twice; name each once")
         if field.type != fixed.get(field.name, field.type):
             raise OptionError(

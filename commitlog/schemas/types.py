@@ -7,6 +7,7 @@ except unsigned numbers: the next larger type holds all their values.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -102,11 +103,12 @@ def stored_fields(fields: list[pa.Field], prefix: str = "", level: int = 0) -> l
             else "a schema has at least one column; a topic of bytes needs none, just send to it"
         )
     names = [field.name.lower() for field in fields]
+    counts = Counter(names)
     for field, name in zip(fields, names, strict=True):
         if not name:
             raise SchemaError(f"a column of {prefix or 'the schema '}has no name; give it one")
         if not prefix and name in METADATA_COLUMNS:
             raise SchemaError(f"column {field.name}: readers show there where a row comes from; give it another name")
-        if names.count(name) > 1:
+        if counts[name] > 1:
             raise SchemaError(f"column {prefix}{field.name} is there twice (Spark ignores the case): rename one")
     return [_stored(field, f"{prefix}{field.name}", level) for field in fields]

@@ -70,7 +70,8 @@ def _look(
             return facts, pool
         present = set(index.topics())
         topics = {topic: topic not in present for topic in index.topics(deleted=True) if access.covers(topic)}
-        wanted = topics if request.topics is None else [topic for topic in request.topics if topic in topics]
+        named = topics if request.topics is None else dict.fromkeys(request.topics)
+        wanted = [topic for topic in named if topic in topics]
         queues = {
             topic: {lane: (queue.first, queue.end) for lane, queue in index.ranges(topic).items()} for topic in wanted
         }
@@ -136,7 +137,7 @@ def schemas(store: ServedStore, access: Access, request: requests.Schemas) -> di
 def newest_schemas(store: ServedStore, access: Access, topics: Iterable[str] | None = None) -> dict[str, TopicSchema]:
     """The newest schema of each typed topic that the client may see: of all, or of `topics`."""
     known = TopicSchemas(StoreDirectory(store.path))
-    wanted = known.topics() if topics is None else topics
+    wanted = known.topics() if topics is None else dict.fromkeys(topics)
     return {topic: schema for topic in wanted if access.covers(topic) and (schema := known.latest(topic)) is not None}
 
 

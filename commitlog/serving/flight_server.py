@@ -24,11 +24,12 @@ from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions,
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
+from commitlog.schemas.types import stored_type
 from commitlog.serving import answers, appending, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.flight_errors import told_to_client, without_paths
-from commitlog.serving.limits import SLICES_MAX, Limits, check_size
+from commitlog.serving.limits import Limits, check_columns, check_named, check_size
 from commitlog.serving.served_store import ServedStore, find_store
 from commitlog.serving.token_check import KnownClient, WhoAsks
 from commitlog.serving.traffic import Traffic
@@ -153,8 +154,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             asked = _parsed(requests.RowsTicket, ticket.ticket)
             store = self.store(asked.store)
             with self._counted(store.name, access):
-                if len(asked.slices) > SLICES_MAX:
-                    raise IllegalArgument(f"{len(asked.slices):,} slices in a ticket; allowed are {SLICES_MAX:,}")
                 access.check_reads(topic for topic, _, _, _ in asked.slices)
                 schema = _schema(asked)
                 plan = _plan(store, asked)
@@ -257,23 +256,29 @@ def _parsed(kind: type[T], data: bytes) -> T:
     check_size(kind.__name__, data)
     try:
         found: T = _adapter(cast(Hashable, kind)).validate_json(data)
-        return found
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise IllegalArgument(f"{kind.__name__}: {where}: {first['msg']}; is the client of another version?") from None
+    check_named(kind.__name__, found)
+    return found
 
 
 def _schema(asked: requests.RowsTicket) -> pa.Schema:
-    """The columns of a ticket. Raises IllegalArgument."""
+    """The columns of a ticket. Raises IllegalArgument, SchemaError."""
     try:
         schema = requests.decode_schema(asked.schema)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
+    check_columns(schema)
     if asked.values == "bytes":
         wrong = [field.name for field in schema if COLUMN_TYPES.get(field.name) != field.type]
         if wrong or len(set(schema.names)) != len(schema):
             raise IllegalArgument(f"the ticket's columns: {wrong or schema.names}; is the client of another version?")
+        return schema
+    for field in schema:
+        if stored_type(field.type, field.name) != field.type:
+            raise IllegalArgument(f"the ticket's column {field.name:.200} is {field.type}, which no read gives")
     return schema
 
 

@@ -31,6 +31,7 @@ from commitlog.schemas.ddl import parse_ddl
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.serving.access import Access
 from commitlog.serving.answers import newest_schemas
+from commitlog.serving.limits import NAMED_MAX, check_columns
 from commitlog.serving.served_store import ServedStore, find_store
 
 COMMAND_BYTES_MAX = 1 << 20
@@ -137,7 +138,9 @@ def _wanted(stores: Stores, access: Access, descriptor: flight.FlightDescriptor)
             if ddl is None:
                 raise OptionError('option values: json needs the fields: "schema": "id BIGINT, name STRING"')
             schema = parse_ddl(ddl)
+            check_columns(schema)
             check_json_columns(schema, options)
+    check_columns(schema)
     return _Wanted(store, options, schema)
 
 
@@ -151,6 +154,8 @@ def _options(store: ServedStore, access: Access, given: dict[str, str]) -> tuple
     check_names(given, _SPELLING)
     values = spelled(given)
     topics = options_of(store.name, None, {name: values[name] for name in _TOPICS if name in values}).subscription
+    if len(topics.chosen([])) > NAMED_MAX:
+        raise OptionError(f"option subscribe: {len(topics.chosen([])):,} topics; allowed are {NAMED_MAX:,}")
     access.check_reads(topics.chosen([]))
     typed = newest_schemas(store, access, topics.chosen([]))
     columns = [typed[topic].columns for topic in topics.chosen([]) if topic in typed]
@@ -206,8 +211,9 @@ def _plans(wanted: _Wanted, access: Access) -> list[ReadPlan]:
         if index.one_log:
             check_rocketmq(options)
         present = index.topics()
+        known = set(present)
         for topic in options.subscription.chosen([]):
-            if topic not in present and options.values != "columns":  # a typed topic may have no messages yet
+            if topic not in known and options.values != "columns":  # a typed topic may have no messages yet
                 visible = ", ".join(topic for topic in present if access.covers(topic)) or "none"
                 raise UnknownTopic(f"{options.path}: there is no topic {topic!r}; topics there are: {visible}")
         chosen = _present(options.subscription, present)

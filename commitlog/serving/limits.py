@@ -11,7 +11,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+
+import pyarrow as pa
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import IllegalArgument, ServerBusy
@@ -35,8 +37,10 @@ SILENT_SECONDS = 3600.0
 """A stream that has not moved for this long, and holds a lane, gives it back."""
 REQUEST_BYTES_MAX = 8 << 20
 """A ticket, or the body of an action. The ranges of 100,000 queues take less."""
-SLICES_MAX = 100_000
-"""The slices of a ticket: each costs a look at the index, which others wait for meanwhile."""
+NAMED_MAX = 100_000
+"""Topics, queues or slices of a request: each costs a look at the index, for which others wait."""
+COLUMNS_MAX = 4_096
+"""Columns of a read, with those inside of others. Each takes some KiB of each batch."""
 
 
 @dataclass
@@ -184,6 +188,35 @@ class Limits:
             used = {stream.peer for stream in self._streams.values()}
         idle = sorted(known - used, key=self._since_ns.__getitem__, reverse=True)
         return [*sorted(unknown, key=self._since_ns.__getitem__), *idle]
+
+
+def check_named(what: str, request: object) -> None:
+    """Raises IllegalArgument for a request that names too much."""
+    for field, value in vars(request).items():
+        named = _named(value)
+        if named > NAMED_MAX:
+            raise IllegalArgument(f"{what}: {named:,} in {field}; allowed are {NAMED_MAX:,}")
+
+
+def _named(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(max(_named(one), 1) for one in value.values())
+    if is_dataclass(value):
+        return max(map(_named, vars(value).values()), default=0)
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Raises IllegalArgument for a schema with too many columns."""
+    left, count = [field.type for field in schema], 0
+    while left:
+        kind = left.pop()
+        count += 1
+        if count + len(left) > COLUMNS_MAX:
+            raise IllegalArgument(
+                f"{len(schema):,} columns, with those inside of them; allowed are {COLUMNS_MAX:,}: read fewer at a time"
+            )
+        left += [kind.field(number).type for number in range(kind.num_fields)]
 
 
 def check_size(what: str, data: bytes) -> None:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from commitlog.errors import CommitLogError, IllegalTopic
+from commitlog.errors import CommitLogError, IllegalArgument, IllegalTopic, SchemaError
 from commitlog.planning.address import parse_address
 from commitlog.remote.server_errors import from_bytes
 from tests.builders.hand_made import HandMadeStore, small_store
@@ -186,6 +186,70 @@ def test_tickets_of_any_columns(target: Target, schema: bytes, names: list[str])
     made = pa.schema([(name, pa.int64()) for name in names if name.isprintable()])
     for data in (schema, made.serialize().to_pybytes(), made.serialize().to_pybytes()[: len(schema)]):
         target.get(as_json({**target.ticket, "schema": base64.b64encode(data).decode()}))
+
+
+def nested(levels: int) -> pa.DataType:
+    kind = pa.int64()
+    for _ in range(levels):
+        kind = pa.list_(kind)
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "said"),
+    [
+        ([(f"c{number}", pa.int64()) for number in range(5_000)], IllegalArgument, "allowed are 4,096"),
+        ([("wide", pa.struct([(f"c{number}", pa.int64()) for number in range(5_000)]))], IllegalArgument, "4,096"),
+        ([("deep", nested(60))], SchemaError, "nested at most 32 deep"),
+        ([("coded", pa.dictionary(pa.int32(), pa.string()))], IllegalArgument, "coded is dictionary"),
+        ([("one", pa.sparse_union([pa.field("a", pa.int64())]))], SchemaError, "Spark has no type"),
+        ([("runs", pa.run_end_encoded(pa.int32(), pa.int64()))], SchemaError, "Spark has no type"),
+        ([("time", pa.duration("ns"))], SchemaError, "Spark has no type"),
+    ],
+)
+def test_columns_that_no_read_gives(
+    target: Target, columns: list[tuple[str, pa.DataType]], kind: type[CommitLogError], said: str
+) -> None:
+    """Many, deep, or of types that Arrow's JSON reader does not make: each is refused by name."""
+    schema = base64.b64encode(pa.schema(columns).serialize()).decode()
+    found = target.get(as_json({**target.ticket, "values": "json", "schema": schema}))
+    assert type(found) is kind
+    assert said in str(found)
+
+
+def test_a_descriptor_with_many_columns(target: Target) -> None:
+    """It is refused soon: the time for a check grows with the number of columns only."""
+    command = {
+        "store": "store",
+        "subscribe": "orders",
+        "values": "json",
+        "schema": ", ".join(f"c{number} INT" for number in range(50_000)),
+    }
+    descriptor = flight.FlightDescriptor.for_command(as_json(command))
+    found = target.refused(lambda: target.client.get_flight_info(descriptor))
+    assert type(found) is IllegalArgument
+    assert "50,000 columns" in str(found)
+    with pytest.raises(pa.ArrowException, match="50,000 columns"):  # PyArrow passes no class on here
+        target.client.get_schema(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("look", {"topics": ["orders"] * 100_001}),
+        ("schemas", {"topics": ["orders"] * 100_001}),
+        ("find_by_times", {"times": [("orders", 0, 0)] * 100_001}),
+        ("sizes", {"ranges": [("orders", 0, 0, 1)] * 100_001}),
+        (
+            "move_name",
+            {"lease": "", "position": {"store_id": "", "offsets": {"o": dict.fromkeys(map(str, range(100_001)), 0)}}},
+        ),
+    ],
+)
+def test_requests_that_name_too_much(target: Target, action: str, fields: dict[str, object]) -> None:
+    found = target.act(action, as_json({"store": "store", **fields}))
+    assert type(found) is IllegalArgument
+    assert "100,001 in" in str(found)
 
 
 def test_other_calls_of_flight(target: Target) -> None:
