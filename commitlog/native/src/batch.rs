@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::appender::Topic;
+use crate::calls::answered;
 use crate::layout::Fields;
 use crate::memory::{Bytes, Numbers, Room, Source};
 
@@ -69,7 +70,11 @@ enum Properties<'py> {
 
 /// Bytes of all bodies, of the largest and of the smallest one; None if one is not exactly bytes.
 #[pyfunction]
-pub fn measure(bodies: &Bound<'_, PyList>) -> Option<(usize, usize, usize)> {
+pub fn measure<'py>(bodies: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    answered(bodies.py(), || Ok(sizes_of(bodies)))
+}
+
+fn sizes_of(bodies: &Bound<'_, PyList>) -> Option<(usize, usize, usize)> {
     let (mut total, mut largest, mut smallest) = (0usize, 0, usize::MAX);
     for body in bodies.iter() {
         let size = body.cast_exact::<PyBytes>().ok()?.as_bytes().len();
@@ -91,32 +96,44 @@ pub fn measure(bodies: &Bound<'_, PyList>) -> Option<(usize, usize, usize)> {
     store_timestamp, out, places
 ))]
 #[allow(clippy::too_many_arguments)]
-pub fn encode_batch(
-    topic: &Bound<'_, Topic>,
-    bodies: &Bound<'_, PyAny>,
-    bounds: Option<&Bound<'_, PyAny>>,
-    properties: &Bound<'_, PyAny>,
+pub fn encode_batch<'py>(
+    topic: &Bound<'py, Topic>,
+    bodies: &Bound<'py, PyAny>,
+    bounds: Option<&Bound<'py, PyAny>>,
+    properties: &Bound<'py, PyAny>,
     first_queue_offset: i64,
     physical_offset: i64,
     born_timestamp: i64,
     store_timestamp: i64,
+    out: &Bound<'py, PyAny>,
+    places: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let fields = Fields {
+        queue_offset: first_queue_offset,
+        physical_offset,
+        born_timestamp,
+        store_timestamp,
+    };
+    answered(topic.py(), || {
+        encode_all(topic, Bodies::of(bodies, bounds)?, properties, fields, out, places)
+    })
+}
+
+fn encode_all(
+    topic: &Bound<'_, Topic>,
+    bodies: Bodies<'_>,
+    properties: &Bound<'_, PyAny>,
+    mut fields: Fields,
     out: &Bound<'_, PyAny>,
     places: &Bound<'_, PyAny>,
 ) -> PyResult<usize> {
     let template = &topic.get().template;
-    let bodies = Bodies::of(bodies, bounds)?;
     let properties = match properties.cast::<PyBytes>() {
         Ok(same) => Properties::Same(same.clone()),
         Err(_) => Properties::Each(properties.cast::<PyList>()?.clone()),
     };
     let (mut room, mut places) = (Room::of(out)?, Numbers::of(places, true)?);
     let mut at = 0;
-    let mut fields = Fields {
-        queue_offset: first_queue_offset,
-        physical_offset,
-        born_timestamp,
-        store_timestamp,
-    };
     for index in 0..bodies.count() {
         let own = match &properties {
             Properties::Same(same) => same.clone(),

@@ -6,9 +6,12 @@
 //! instead, as Python 3.14 does it. pyo3 does the same where it takes the lock itself.
 
 use std::hint::black_box;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::time::Duration;
 
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyMemoryError, PySystemError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
@@ -16,6 +19,9 @@ use pyo3::types::{PyString, PyType};
 type Object = *mut ffi::PyObject;
 type CallMethod = unsafe extern "C-unwind" fn(Object, Object, ...) -> Object;
 type Allocate = unsafe extern "C-unwind" fn(*mut ffi::PyTypeObject, ffi::Py_ssize_t) -> Object;
+
+/// What pyo3 panics with where Python has made no object, because there is no memory.
+const OF_PYO3: &str = "PyObject pointer is null";
 
 /// Keeps a thread here that is being unwound, until the process ends.
 struct Rest;
@@ -84,4 +90,23 @@ pub unsafe fn make<'py>(
     let made = guarded(|| unsafe { call(class.as_ptr().cast(), count) });
     // SAFETY: it is a reference that is ours, or null
     unsafe { Bound::from_owned_ptr_or_opt(class.py(), made) }
+}
+
+/// Answers a call of Python's, and makes the answer an object. A panic becomes an error of Python's.
+///
+/// pyo3 panics where an object can't be made, and Python would get that as an exception that no
+/// `except Exception` catches.
+pub fn answered<'py, T: IntoPyObject<'py>>(
+    py: Python<'py>,
+    call: impl FnOnce() -> PyResult<T>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let whole = || call()?.into_bound_py_any(py);
+    catch_unwind(AssertUnwindSafe(whole)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map_or("", |text| text);
+        Err(if text == OF_PYO3 {
+            PyMemoryError::new_err(())
+        } else {
+            PySystemError::new_err(format!("a bug of the native core: {text}"))
+        })
+    })
 }

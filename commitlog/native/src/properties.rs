@@ -1,5 +1,6 @@
 //! The property string of a message: what `encode_properties` of Python makes of good arguments.
 
+use crate::calls::answered;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyString};
@@ -73,6 +74,14 @@ impl<'a, 'py> Properties<'a, 'py> {
 /// None if a key can't be stored, or a string has more than `most` bytes: Python says why.
 #[pyfunction]
 pub fn keyed_properties<'py>(
+    keys: &Bound<'py, PyList>,
+    same: &Bound<'py, PyBytes>,
+    most: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    answered(keys.py(), || strings_of(keys, same, most))
+}
+
+fn strings_of<'py>(
     keys: &Bound<'py, PyList>,
     same: &Bound<'py, PyBytes>,
     most: usize,

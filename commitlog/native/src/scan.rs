@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::calls::answered;
 use crate::crc::{digits_of, masked_crc};
 use crate::layout::{
     BODY_CRC_AT, BODY_LENGTH_BYTES, BORN_HOST_V6, BORN_TIMESTAMP_AT, CRC_PROPERTY_BYTES,
@@ -307,63 +308,67 @@ impl Demands {
 /// seems to begin there), and the topics.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
-pub fn scan(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
+pub fn scan<'py>(
+    py: Python<'py>,
+    buffer: &Bound<'py, PyAny>,
     start: usize,
     last: usize,
     end: usize,
     demands: Demands,
     most: usize,
-    columns: &Bound<'_, PyAny>,
-) -> PyResult<(usize, usize, usize, Vec<String>)> {
-    let (source, mut room) = (Source::of(buffer)?, Room::of(columns)?);
-    let mut table = demands.table(&source, &mut room, most)?;
-    py.detach(|| {
-        let (mut position, mut bad, end) = (start, 0, end.min(source.len()));
-        while table.count < most
-            && position < last
-            && end.saturating_sub(position) >= RECORD_BYTES_MIN
-        {
-            let size = length_at(&source, position + TOTAL_SIZE_AT).unwrap_or(0);
-            if size < RECORD_BYTES_MIN || size > end - position {
-                break;
+    columns: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    answered(py, || {
+        let (source, mut room) = (Source::of(buffer)?, Room::of(columns)?);
+        let mut table = demands.table(&source, &mut room, most)?;
+        py.detach(|| {
+            let (mut position, mut bad, end) = (start, 0, end.min(source.len()));
+            while table.count < most
+                && position < last
+                && end.saturating_sub(position) >= RECORD_BYTES_MIN
+            {
+                let size = length_at(&source, position + TOTAL_SIZE_AT).unwrap_or(0);
+                if size < RECORD_BYTES_MIN || size > end - position {
+                    break;
+                }
+                if !table.add(position, size) {
+                    bad = size;
+                    break;
+                }
+                position += size;
             }
-            if !table.add(position, size) {
-                bad = size;
-                break;
-            }
-            position += size;
-        }
-        Ok((table.count, position, bad, table.topics()))
+            Ok((table.count, position, bad, table.topics()))
+        })
     })
 }
 
 /// The records at known places, up to the first bad one. Returns how many are good, and the topics.
 #[pyfunction]
-pub fn tabulate(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    positions: &Bound<'_, PyAny>,
-    sizes: &Bound<'_, PyAny>,
+pub fn tabulate<'py>(
+    py: Python<'py>,
+    buffer: &Bound<'py, PyAny>,
+    positions: &Bound<'py, PyAny>,
+    sizes: &Bound<'py, PyAny>,
     demands: Demands,
-    columns: &Bound<'_, PyAny>,
-) -> PyResult<(usize, Vec<String>)> {
-    let (source, mut room) = (Source::of(buffer)?, Room::of(columns)?);
-    let (positions, sizes) = (Numbers::of(positions, false)?, Numbers::of(sizes, false)?);
-    let most = positions.len();
-    let mut table = demands.table(&source, &mut room, most)?;
-    py.detach(|| {
-        while table.count < most {
-            let (position, size) =
-                (index_of(&positions, table.count), index_of(&sizes, table.count));
-            let (Some(position), Some(size)) = (position, size) else { break };
-            let is_within = position.checked_add(size).is_some_and(|end| end <= source.len());
-            if !is_within || !table.add(position, size) {
-                break;
+    columns: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    answered(py, || {
+        let (source, mut room) = (Source::of(buffer)?, Room::of(columns)?);
+        let (positions, sizes) = (Numbers::of(positions, false)?, Numbers::of(sizes, false)?);
+        let most = positions.len();
+        let mut table = demands.table(&source, &mut room, most)?;
+        py.detach(|| {
+            while table.count < most {
+                let (position, size) =
+                    (index_of(&positions, table.count), index_of(&sizes, table.count));
+                let (Some(position), Some(size)) = (position, size) else { break };
+                let is_within = position.checked_add(size).is_some_and(|end| end <= source.len());
+                if !is_within || !table.add(position, size) {
+                    break;
+                }
             }
-        }
-        Ok((table.count, table.topics()))
+            Ok((table.count, table.topics()))
+        })
     })
 }
 
@@ -377,23 +382,27 @@ fn index_of(numbers: &Numbers, index: usize) -> Option<usize> {
 /// `offsets` are Arrow's: 32-bit numbers, one more than there are spans, of where each begins in
 /// `out` and where the last one ends. Both have room for all.
 #[pyfunction]
-pub fn take(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    starts: &Bound<'_, PyAny>,
-    ends: &Bound<'_, PyAny>,
-    out: &Bound<'_, PyAny>,
-    offsets: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let (source, mut room, mut offsets) = (Source::of(buffer)?, Room::of(out)?, Room::of(offsets)?);
-    let (starts, ends) = (Numbers::of(starts, false)?, Numbers::of(ends, false)?);
-    py.detach(|| {
-        let out = room.slice(0, room.len()).unwrap_or_default();
-        let (offsets, _) = offsets.slice(0, offsets.len()).unwrap_or_default().as_chunks_mut();
-        let taken = take_spans(&source, &starts, &ends, out, offsets);
-        taken.ok_or_else(|| {
-            PyValueError::new_err("a span is not within its buffer, or there is no room for it")
-        })
+pub fn take<'py>(
+    py: Python<'py>,
+    buffer: &Bound<'py, PyAny>,
+    starts: &Bound<'py, PyAny>,
+    ends: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyAny>,
+    offsets: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    answered(py, || {
+        let (source, mut room, mut offsets) =
+            (Source::of(buffer)?, Room::of(out)?, Room::of(offsets)?);
+        let (starts, ends) = (Numbers::of(starts, false)?, Numbers::of(ends, false)?);
+        py.detach(|| {
+            let out = room.slice(0, room.len()).unwrap_or_default();
+            let (offsets, _) = offsets.slice(0, offsets.len()).unwrap_or_default().as_chunks_mut();
+            let taken = take_spans(&source, &starts, &ends, out, offsets);
+            taken.ok_or_else(|| {
+                PyValueError::new_err("a span is not within its buffer, or there is no room for it")
+            })
+        })?;
+        Ok(py.None())
     })
 }
 
