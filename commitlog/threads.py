@@ -52,6 +52,7 @@ class Background:
         try:
             work()
         finally:
+            del work  # what it holds goes before anybody hears of the end: Arrow's streams need the interpreter for it
             self._ended.release()
 
     def join(self, timeout: float | None = None) -> bool:
