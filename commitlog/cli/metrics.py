@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,7 +83,7 @@ def _write(collector: StoreCollector, file: Path) -> None:
 
 
 def _serve(collector: StoreCollector, listen: str) -> None:
-    from prometheus_client import start_http_server
+    from commitlog.watching.metrics_server import MetricsServer
 
     stop = SignalEvent()
 
@@ -90,11 +91,13 @@ def _serve(collector: StoreCollector, listen: str) -> None:
     only_says()
     on_end_signal(stop.set)
     try:
-        server, thread = start_http_server(port, host, collector.registry)
+        server = MetricsServer(host, port, collector.registry)
     except OSError as error:
         raise ServingRefused(
             f"--listen {listen}: {error.strerror}; give an address of this machine and a free port"
         ) from error
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics")
+    thread.start()
     list(collector.collect())  # says which stores can't be read
     name = f"[{host}]" if ":" in host else host
     typer.echo(f"serving http://{name}:{server.server_port}/metrics; Ctrl-C ends it")

@@ -12,11 +12,8 @@ import ipaddress
 import mimetypes
 import secrets
 import socket
-import sys
-import threading
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,11 +23,8 @@ from commitlog.errors import CommitLogError, IllegalArgument
 from commitlog.lines import to_json
 from commitlog.ui.looks import Looks
 from commitlog.ui.messages import COUNT_MAX, messages
+from commitlog.watching.bounded_server import BoundedHandler, BoundedServer
 
-CONNECTIONS_MAX = 32
-"""More connections at the same time are closed at once."""
-REQUEST_SECONDS = 20
-"""How long a client may take to say what it wants, and to take an answer."""
 WAIT_SECONDS = 10.0
 """How long an answer waits for the next look."""
 _PAGE = files("commitlog.ui").joinpath("page")
@@ -46,15 +40,12 @@ _HEADERS = {
 }
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(BoundedServer):
     """Serves the page of one store. `url` is the address to open, with its token.
 
     Raises IllegalArgument for an address that is not this machine's own, and OSError where the port
     can't be had.
     """
-
-    daemon_threads = True
-    block_on_close = False  # a page that waits for the next look must not keep the end waiting
 
     def __init__(self, path: Path, looks: Looks, host: str = "127.0.0.1", port: int = 0) -> None:
         address = _loopback(host)
@@ -63,7 +54,6 @@ class PageServer(ThreadingHTTPServer):
         self.path, self.looks = path, looks
         self.token = secrets.token_urlsafe(24)
         self.port = int(self.server_address[1])
-        self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
         shown = f"[{address}]" if address.version == 6 else str(address)
         self.hosts = {f"{name}:{self.port}" for name in (shown, "localhost")}
         self.url = f"http://{shown}:{self.port}/?token={self.token}"
@@ -72,30 +62,6 @@ class PageServer(ThreadingHTTPServer):
     def cookie(self) -> str:
         """The name of the token's cookie. Browsers share cookies among the ports of a host."""
         return f"commitlog-{self.port}"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be started now
-            self._places.release()
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or is too slow, is no error of ours.
-
-        Others keep their traceback.
-        """
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
 
 
 def _loopback(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -119,13 +85,10 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BoundedHandler):
     server: PageServer
-    timeout = REQUEST_SECONDS
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "commitlog", ""
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         try:
             self._answer()
         except _Refused as error:
@@ -197,9 +160,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Says nothing: a page asks every second."""
 
 
 def _number(query: dict[str, str], name: str, default: int) -> int:

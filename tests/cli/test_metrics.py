@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from commitlog.cli.app import app
+from commitlog.watching.bounded_server import CONNECTIONS_MAX
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.scrape import OPENMETRICS, Scrape, read_openmetrics, read_prometheus
 from tests.command_line import run
@@ -137,6 +141,26 @@ def test_it_serves_both_formats(store: HandMadeStore) -> None:
         store.publish()
         assert get(address)[0].startswith("text/plain; version=0.0.4")
         wait_until(lambda: end_offset(read_prometheus(get(address)[1])) == 2, "the second message")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_silent_and_broken_clients_keep_no_scraper_waiting(store: HandMadeStore) -> None:
+    """Nor does one that asks for a version which is no number. The log has no traceback."""
+    with serving(store.path, "--listen", "0") as (process, address), ExitStack() as stack:
+        place = urlsplit(address).hostname, urlsplit(address).port
+        for _ in range(CONNECTIONS_MAX + 8):
+            stack.enter_context(socket.create_connection(place))
+        for _ in range(4):
+            with socket.create_connection(place) as broken:
+                broken.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        kind, text = get(address, "application/openmetrics-text; version=abc")
+        assert kind.startswith("text/plain")
+        assert end_offset(read_prometheus(text)) == 1
+        threads = psutil.Process(process.pid).threads
+        wait_until(lambda: len(threads()) < CONNECTIONS_MAX + 8, "threads of silent clients to end")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
