@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +18,19 @@ from commitlog.opening.recovery import LaneEnd, _Recovery
 from commitlog.reading.cursors import LaneCursor
 from commitlog.watching import health
 from tests.crash import damage_hunt
-from tests.crash.damage_hunt import STATES, Case
+from tests.crash.damage_hunt import STATES, Case, hunt
 from tests.crash.damage_truth import Failure
 from tests.crash.file_damage import Places
 from tests.crash.sound_store import SoundStore, make_sound
 
 
 @pytest.fixture
-def base(shm_root: Path) -> Path:
+def base(shm_root: Path) -> Iterator[Path]:
     """An empty directory in shared memory: nothing waits for a disk there."""
     path = shm_root / "hunt"
     path.mkdir(mode=0o700)
-    return path
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
@@ -104,3 +106,19 @@ def test_a_mistake_is_caught(name: str, sound: SoundStore, monkeypatch: pytest.M
     monkeypatch.setattr(owner, attribute, mistake)
     with pytest.raises(Failure, match=r"nothing is said|missing in silence"):
         run_case(sound, "stopped", done, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_passes_over_a_loss(seed: int, base: Path) -> None:
+    """A hundred damaged stores in all, always the same ones."""
+    found = hunt(base, seed, 25)
+    assert not found.failures, found.failures
+    assert found.cases == 25
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_nobody_passes_over_any_of_many_losses(seed: int, base: Path) -> None:
+    """Five thousand of them."""
+    assert not hunt(base, seed, 625).failures
