@@ -46,6 +46,7 @@ from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.merged_values import merged_values
+from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
@@ -181,13 +182,12 @@ class Reader:
         """
         path, present = self._view.path, self._index.topics()
         missing = wanted - set(self._index.topics(deleted=self.follow))
-        there = ", ".join(present) or "none"
         if missing and not self.follow:
+            there = ", ".join(present) or "none"
             raise UnknownTopic(printable(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}"))
-        unknown = [topic for topic in sorted(missing) if not schema_versions(StoreDirectory(path), topic)]
-        if unknown and present:
-            text = f"{path}: no topic {', '.join(unknown)} yet, and the reader waits for it; there are: {there}"
-            warnings.warn(printable(text), ReadingWarning, stacklevel=4)
+        unknown = [topic for topic in missing if not schema_versions(StoreDirectory(path), topic)]
+        if text := missing_topics(path, unknown, present, "the reader"):
+            warnings.warn(text, ReadingWarning, stacklevel=4)
 
     def _open_cursors(self, starts: QueueStarts) -> None:
         """Makes a cursor for each lane, or each queue of a RocketMQ's, that has none yet."""

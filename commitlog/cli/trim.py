@@ -70,9 +70,11 @@ def trim(
         try:
             _await_index(view)
             segments, held = _carry_out(view, request)
+            kept = _kept(view, request)
         finally:
             view.close()
-    typer.echo(f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}")
+    deleted = f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}"
+    print_lines([f"{deleted}; {kept}"])
     if held:
         print_lines(
             [
@@ -80,6 +82,24 @@ def trim(
                 f"`commitlog replicas {directory.path}` show them, --force deletes all the same"
             ]
         )
+
+
+def _kept(view: StoreView, request: TrimRequest) -> str:
+    """How many segments stay, and why, in words."""
+    from commitlog.reading.segment_trim import kept_segments
+    from commitlog.reading.topic_index import TopicIndex
+
+    index = TopicIndex(view)
+    index.refresh()
+    kept = kept_segments(index, request)
+    why_wanted = "not that old" if request.before_ms is not None else f"within {request.keep_bytes:,} bytes"
+    reasons = {
+        "the last of a lane": kept.last,
+        why_wanted: kept.wanted,
+        "kept for named readers or replicas": kept.held,
+    }
+    said = ", ".join(f"{count:,} {why}" for why, count in reasons.items() if count)
+    return f"{sum(reasons.values()):,} stay" + (f": {said}" if said else "")
 
 
 def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:

@@ -14,6 +14,7 @@ from commitlog.planning.options import Bound, SourceOptions
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.task_sizes import plan
+from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Start, resolve
 
@@ -54,6 +55,12 @@ class Resolver:
                 if lane not in known:
                     lanes_there = ", ".join(map(str, sorted(known)))
                     raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
+
+    def warn_of_missing(self) -> None:
+        """Logs a warning for subscribed topics that are not there: a stream waits for them."""
+        known = self.index.topics(deleted=True)
+        if text := missing_topics(self.options.path, self.options.subscription.chosen(known), known, "the query"):
+            log.warning("%s", text)
 
     def offsets(self, bound: Bound, queues: Mapping[QueueKey, QueueRange]) -> dict[QueueKey, int]:
         """The queue offset that a bound means in each queue. It may be below the queue's first one.

@@ -27,6 +27,18 @@ class SegmentTrim:
     """Of the messages in them."""
 
 
+@dataclass(frozen=True)
+class KeptSegments:
+    """How many segments stay, and why."""
+
+    last: int
+    """The last one of each lane, which always stays."""
+    wanted: int
+    """Not older than the time, or within the bytes to keep."""
+    held: int
+    """Needed by a named reader or a replica."""
+
+
 def plan_segment_trim(index: TopicIndex, request: TrimRequest) -> SegmentTrim:
     """Looks up what a trim would take. Raises DamagedFile, OSError."""
     view = index.view
@@ -37,6 +49,15 @@ def plan_segment_trim(index: TopicIndex, request: TrimRequest) -> SegmentTrim:
     return SegmentTrim(
         segments, facts_of_all(facts_below(index, topic, _below(index, topic, cuts)) for topic in topics)
     )
+
+
+def kept_segments(index: TopicIndex, request: TrimRequest) -> KeptSegments:
+    """Why the segments stay that a trim has left. Raises DamagedFile, OSError."""
+    limits = [index.view.limits(lane) for lane in index.lanes]
+    ends = [_last_segment(index, lane) for lane in index.lanes]
+    before = sum(max(end - limit.first, 0) for end, limit in zip(ends, limits, strict=True)) // index.view.segment_bytes
+    held = plan_segment_trim(index, request).segments
+    return KeptSegments(sum(limit.flushed > 0 for limit in limits), before - held, held)
 
 
 def _last_segment(index: TopicIndex, lane: int) -> int:

@@ -53,11 +53,14 @@ def test_a_running_store(tmp_path: Path, config: Path) -> None:
         assert segments(path)[: len(before)] == before  # one more may have been made ahead
         done = run(*trim, given=b"y\n")
         assert re.search(
-            rb"deleted (1 segment|2 segments), .* bytes\nothers could go, and are kept for named readers", done.stdout
+            rb"deleted (1 segment|2 segments), .* bytes; \d+ stay: 1 the last of a lane, (\d+ not that old, )?"
+            rb"\d+ kept for named readers or replicas\nothers could go, and are kept for named readers",
+            done.stdout,
         )
         assert next(iter(Reader(path, "orders"))).offset <= 1000
         done = run(*trim, "--yes", "--force")
         assert (done.returncode, b"others" in done.stdout) == (0, False)
+        assert b"; 1 stay: 1 the last of a lane\n" in done.stdout
         assert segments(path)[0] > 1000 * 110 // SEGMENT * SEGMENT
         assert [message.value for message in Reader(path, "orders")][-1] == b"2999"
     assert verify_store(path).good

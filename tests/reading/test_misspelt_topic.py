@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import commitlog
 from commitlog.errors import ReadingWarning
-from tests.builders.hand_made import HandMadeStore
+from commitlog.planning.address import parse_address
+from commitlog.reading.starting_point import EARLIEST, QueueStarts
+from commitlog.remote.messages import RemoteMessages
+from commitlog.spark.source import CommitLogDataSource
+from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import declare
+from tests.served import by_url, forget_connection, place_of
 
 
 def test_it_warns_once_and_names_those_that_are_there(tmp_path: Path) -> None:
@@ -26,6 +33,31 @@ def test_it_warns_once_and_names_those_that_are_there(tmp_path: Path) -> None:
     with reader:
         assert next(reader).value == b"1"
     assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_a_stream_of_spark_says_so_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, at its first start."""
+    store = small_store(tmp_path / "store")
+    options = {"path": str(store.path), "subscribe": "oders,orders", "startingoffsets": "earliest"}
+    source = CommitLogDataSource(options)
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    reader.latestOffset(start, ReadAllAvailable())
+    reader.stop()
+    (line,) = caplog.messages
+    assert re.search("no topic oders yet, and the query waits for it; there are: orders, other", line)
+
+
+def test_a_follower_by_url_is_warned(tmp_path: Path, served_base: str) -> None:
+    """As `cat -f URL` is, which reads by it."""
+    store = small_store(tmp_path / "store")
+    with by_url(served_base):
+        address = parse_address(place_of(store.path))
+    with pytest.warns(
+        ReadingWarning, match="no topic oders yet, and the reader waits for it; there are: orders, other"
+    ):
+        RemoteMessages(address, ["oders"], QueueStarts(EARLIEST), follow=True)
+    forget_connection(address)
 
 
 def test_a_topic_that_is_to_come_is_no_mistake(tmp_path: Path) -> None:
