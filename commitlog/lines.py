@@ -26,6 +26,18 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def for_terminal(data: bytes) -> bytes:
+    """Bytes of a user's for a terminal: what it would obey is written out, an escape as \\x1b.
+
+    Tabs and line feeds stay.
+    """
+    text = data.decode(errors="backslashreplace")
+    return _OBEYED.sub(lambda found: f"\\x{ord(found[0]):02x}", text).encode()
+
+
 def to_json(values: Any, indent: int | None = None) -> bytes:
     """JSON of plain values.
 
@@ -41,6 +53,9 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):

@@ -22,6 +22,7 @@ from commitlog.cli.served import (
     TokenFileOption,
     served_address,
 )
+from commitlog.lines import for_terminal
 
 if TYPE_CHECKING:
     from commitlog.reader import Reader
@@ -100,7 +101,8 @@ def cat(
     from commitlog.errors import CommitLogError
     from commitlog.reader import Reader
 
-    write = format_of(form)
+    terminal = sys.stdout.isatty()  # a pipe gets the bytes as they are
+    write = format_of(form, terminal=terminal)
     wanted = [condition(text) for text in (*(where or []), *([] if key is None else [f"key={key}"]))]
     out = cast(BinaryIO, sys.stdout.buffer)
     files = (token_file, ca_file, cert_file, key_file)
@@ -111,7 +113,8 @@ def cat(
                 raise typer.BadParameter(
                     "--rows needs one --topic, and goes without -f, --partition, --key, --where and --format"
                 )
-            _print_rows(out, _rows(store, files, (topic or [""])[0], start, isolation, skip_corrupt), count)
+            lines = _rows(store, files, (topic or [""])[0], start, isolation, skip_corrupt)
+            _print_rows(out, map(for_terminal, lines) if terminal else lines, count)
         elif address is not None:
             from commitlog.reading.starting_point import parse_starts
             from commitlog.remote.messages import RemoteMessages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 from commitlog.cli.arguments import AnyStoreArgument, print_lines
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.clock import SignalEvent
+from commitlog.lines import log_to
 
 EXIT_FENCED = 3
 """Another forwarder has taken over, so a service manager should not start this one again."""
@@ -95,7 +96,7 @@ def forward(
         accept_loss=accept_loss,
         new_target=new_target,
     )
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to(sys.stderr, line="%(message)s")
     stop, manager = SignalEvent(), ServiceManager()
     on_end_signal(stop.set)
     manager.tell("READY=1", f"STATUS=forwarding to {settings.url}")

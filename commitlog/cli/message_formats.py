@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from commitlog.lines import for_terminal
+
 if TYPE_CHECKING:
     from commitlog.message import Message
 
@@ -58,14 +60,24 @@ def as_json(message: Message) -> bytes:
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def format_of(text: str) -> Write:
-    """What `--format` asks for. Raises typer.BadParameter."""
+def format_of(text: str, *, terminal: bool = False) -> Write:
+    """What `--format` asks for; of messages, a `terminal` gets nothing that it would obey.
+
+    Raises typer.BadParameter.
+    """
     if text in ("value", "json"):
-        return as_value if text == "value" else as_json
+        write = as_value if text == "value" else as_json
+        return _escaped(write) if terminal else write
     if "%" not in text:
         raise typer.BadParameter(f"--format {text!r}: allowed are value, json, or a text with % as in '%t %k %s\\n'")
     pieces = [_piece(found) for found in _PIECE.finditer(text)]
+    if terminal:
+        pieces = [piece if isinstance(piece, bytes) else _escaped(piece) for piece in pieces]
     return lambda message: b"".join(piece if isinstance(piece, bytes) else piece(message) for piece in pieces)
+
+
+def _escaped(write: Write) -> Write:
+    return lambda message: for_terminal(write(message))
 
 
 def unescaped(text: str, option: str) -> bytes:

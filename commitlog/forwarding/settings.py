@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from commitlog.errors import IllegalArgument, TopicRefused
+from commitlog.planning.address import shown_url
 from commitlog.reading.named_readers import check_name
 from commitlog.record.properties import check_topic
 
@@ -89,7 +90,7 @@ def is_kafka_topic(name: str) -> bool:
 def servers_of(url: str) -> str:
     """The bootstrap servers of `kafka://HOST:PORT[,HOST:PORT]`. Raises IllegalArgument."""
     if not url.lower().startswith(_SCHEME):
-        raise IllegalArgument(f"{url[:80]!r} is not the address of a Kafka cluster: {_SHAPE}")
+        raise IllegalArgument(f"{shown_url(url)[:80]!r} is not the address of a Kafka cluster: {_SHAPE}")
     hosts = url[len(_SCHEME) :].rstrip("/")
     if "@" in hosts:
         raise IllegalArgument(
@@ -102,7 +103,7 @@ def _server(text: str) -> str:
     found = _HOST.fullmatch(text.strip())
     port = int(found[2] or PORT) if found else 0
     if not found or not 0 < port < 1 << 16:
-        raise IllegalArgument(f"{text[:80]!r} is not a broker's host and port: {_SHAPE}")
+        raise IllegalArgument(f"{shown_url(text)[:80]!r} is not a broker's host and port: {_SHAPE}")
     return f"{found[1]}:{port}"
 
 

@@ -90,18 +90,18 @@ def parse_address(url: str) -> Address:
     found = _URL.fullmatch(url.strip())
     if not found:
         if "?" in url or "#" in url:
-            raise IllegalArgument(f"{_shown(url)}: a store's URL has no ? and no #; {_SHAPE}")
-        raise IllegalArgument(f"{_shown(url)}: not the URL of a store; {_SHAPE}")
+            raise IllegalArgument(f"{shown_url(url)}: a store's URL has no ? and no #; {_SHAPE}")
+        raise IllegalArgument(f"{shown_url(url)}: not the URL of a store; {_SHAPE}")
     scheme, hosts, store = found[1].lower(), found[2], unquote(found[3] or "").rstrip("/")
     if "@" in hosts:
         raise IllegalArgument("a store's URL has no user and no password: give the token apart from it")
     if not store or "/" in store:
-        raise IllegalArgument(f"{_shown(url)}: it names no store, or more than one; {_SHAPE}")
+        raise IllegalArgument(f"{shown_url(url)}: it names no store, or more than one; {_SHAPE}")
     parsed = tuple(_host(text, url) for text in hosts.split(","))
     tls = _SCHEMES[scheme]
     if not tls and (far := [host for host, _ in parsed if not is_loopback(host)]):
         raise IllegalArgument(
-            f"{_shown(url)}: commitlog:// is not encrypted, so it is for this machine only; for {far[0]} give "
+            f"{shown_url(url)}: commitlog:// is not encrypted, so it is for this machine only; for {far[0]} give "
             f"commitlog+tls://"
         )
     return Address(parsed, store, tls)
@@ -137,7 +137,7 @@ def _host(text: str, url: str) -> tuple[str, int]:
     found = _HOST.fullmatch(text.strip())
     port = int(found[2] or PORT) if found else 0
     if not found or not 0 < port < 1 << 16:
-        raise IllegalArgument(f"{_shown(url)}: {text!r} is not a host with a port; {_SHAPE}")
+        raise IllegalArgument(f"{shown_url(url)}: {text!r} is not a host with a port; {_SHAPE}")
     return found[1].strip("[]"), port
 
 
@@ -151,5 +151,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _shown(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//…@", url)[:200]
+def shown_url(url: str) -> str:
+    """A URL for an error, without what may be a secret: a password, what follows the store."""
+    scheme, separator, place = url.strip().partition("://")
+    if not separator:
+        scheme, place = "", scheme
+    if "@" in place:
+        return f"{scheme}{separator}…"
+    found = re.match(r"[^/?#]*(/[^/?#]*)?", place)
+    shown = found[0] if found else ""
+    rest = place[len(shown) :]
+    return f"{scheme}{separator}{shown}"[:200] + ("" if rest in ("", "/") else f"{rest[0]}…")

@@ -26,6 +26,7 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.process_memory import keep_memory
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
+from commitlog.lines import log_to
 from commitlog.serving.access import Tokens
 from commitlog.serving.connections import descriptors
 from commitlog.serving.memory import calls_that_fit, limit_memory
@@ -49,7 +50,7 @@ def main() -> None:
     """Serves until the parent closes standard input."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends its processes
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_to(sys.stderr, logging.WARNING, "%(levelname)s %(name)s: %(message)s")
     _take_descriptors()
     _offer_to_die_first()
     settings = ServerSettings(**orjson.loads(sys.stdin.readline()))

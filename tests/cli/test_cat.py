@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import re
+import subprocess
+import sys
+import tty
 from pathlib import Path
 
 import orjson
@@ -42,6 +47,27 @@ def test_a_format_of_ones_own(store: HandMadeStore) -> None:
         b"orders 0 2 [] -1 0 [] []!\t%",
         b"",
     ]
+
+
+@pytest.mark.parametrize("words", [(), ("--format", r"\x1b[1m%k %h %s\n"), ("--format", "json")])
+def test_a_terminal_gets_nothing_that_it_would_obey(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Of messages; the escapes of a format are the user's own. A pipe gets the bytes."""
+    made = HandMadeStore(tmp_path / "store")
+    evil = "\x1b]0;title\x07\r\x9b31m\x7f"
+    made.lane(0).append("orders", evil.encode() + b"\x9b\tend", key=evil, properties={"h": evil})
+    made.publish()
+    main, side = os.openpty()
+    try:
+        tty.setraw(side)
+        command = [sys.executable, "-m", "commitlog.cli", "cat", str(made.path), *words]
+        subprocess.run(command, stdout=side, check=True, timeout=60)
+        shown = os.read(main, 4096).replace(b"\x1b[1m", b"", 1)
+    finally:
+        os.close(main)
+        os.close(side)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown.decode())
+    assert b"title" in shown
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout == cat(made, *words)
 
 
 def test_json_has_bytes_as_base64(store: HandMadeStore) -> None:

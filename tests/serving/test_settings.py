@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from commitlog.errors import CommitLogError, IllegalArgument, ServingRefused, StoreNotFound
+from commitlog.forwarding.settings import servers_of
+from commitlog.planning.address import parse_address
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.settings import ServerSettings, listening_address, settings_of
 from tests.builders.hand_made import HandMadeStore
@@ -110,3 +112,18 @@ def test_the_command_says_so_in_one_line(store: HandMadeStore) -> None:
     (line,) = done.stderr.decode().splitlines()
     assert "so it needs TLS" in line
     assert line.endswith("[IllegalArgument]")
+
+
+@pytest.mark.parametrize("rest", ["?token=SECRET", "#SECRET", "/store?t=SECRET", "/store/SECRET", "?a@SECRET"])
+@pytest.mark.parametrize("place", ["commitlog+tls://host:1", "commitlog+tls://user:SECRET@host", "commitlog://h:x"])
+def test_no_error_shows_what_may_be_a_token_in_a_url(place: str, rest: str) -> None:
+    with pytest.raises(IllegalArgument) as refused:
+        parse_address(place + rest)
+    assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://u:SECRET@host", "kafka://host?p=SECRET", "kafka://host#SECRET", "x?SECRET"])
+def test_no_error_shows_a_secret_of_a_clusters_address(url: str) -> None:
+    with pytest.raises(IllegalArgument) as refused:
+        servers_of(url)
+    assert "SECRET" not in str(refused.value)
