@@ -25,6 +25,10 @@ NameOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="What the store calls this copy; by default this host's name.")
 ]
 
+VerifyAllOption = Annotated[
+    bool, typer.Option("--verify-all", help="Read the whole copy first, each record, to find what it has lost.")
+]
+
 
 def replica(
     directory: ReplicaArgument,
@@ -37,6 +41,7 @@ def replica(
         bool,
         typer.Option("--again", help="Rename a copy that the store refuses, and begin a new one in its place."),
     ] = False,
+    verify_all: VerifyAllOption = False,
 ) -> None:
     """Keep a copy of a store of another machine up to date.
 
@@ -58,7 +63,7 @@ def replica(
         manager.tell(f"STATUS={printable(line)}")
 
     credentials = Credentials(certificate, key, authority)
-    keeper = Replica(directory, source, credentials, replica_name(name), again=again, tell=tell)
+    keeper = Replica(directory, source, credentials, replica_name(name), again=again, verify_all=verify_all, tell=tell)
     on_end_signal(keeper.stop)
     print_lines([f"replica of {source} in {directory}; Ctrl-C ends it"])
     manager.tell("READY=1")

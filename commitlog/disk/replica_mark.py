@@ -7,9 +7,9 @@ would be lost, so it stops, and does not start again before `commitlog rejoin`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
@@ -27,6 +27,10 @@ class ReplicaMark:
     - `connected`: whether it follows now
     - `behind_since_ms`: wall time since when it may lack something; 0 where it has all
     - `waits_for`: what it waits for before it follows again; empty where nothing is in its way
+    - `acknowledged`: lane → how far it has ever acknowledged the lane's log. Whoever changes it
+      gives it another dict
+    - `promoting`: the epoch that the copy had when a promotion began; −1 where none did. Once
+      `store.json` has a later one, this is a store, also where a kill has left the mark
     """
 
     source: str
@@ -36,6 +40,14 @@ class ReplicaMark:
     behind_bytes: int = 0
     behind_since_ms: int = 0
     waits_for: str = ""
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    promoting: int = -1
+
+    def note_acknowledged(self, ends: Mapping[int, int]) -> None:
+        """Notes how far lanes were acknowledged."""
+        known = self.acknowledged
+        if any(end > known.get(lane, 0) for lane, end in ends.items()):
+            self.acknowledged = {lane: max(ends.get(lane, 0), known.get(lane, 0)) for lane in {**known, **ends}}
 
     def behind_ms(self, now_ms: int) -> int:
         """How long ago it had everything, at the wall time `now_ms`."""
@@ -43,12 +55,14 @@ class ReplicaMark:
 
 
 def load_mark(directory: StoreDirectory) -> ReplicaMark | None:
-    """The mark of a replica; None for a store. Raises DamagedFile, OSError."""
+    """The mark of a replica; None for a store. Raises DamagedFile, StoreDamaged, OSError."""
     path = directory.replica_file
     try:
         known = ReplicaMark.__dataclass_fields__
         values = from_checked_json(directory.channel.read_file(path), known)
-        return ReplicaMark(**{key: value for key, value in values.items() if key in known})
+        mark = ReplicaMark(**{key: value for key, value in values.items() if key in known})
+        mark.acknowledged = {int(lane): int(end) for lane, end in mark.acknowledged.items()}
+        return mark if mark.promoting < 0 or directory.load().epoch <= mark.promoting else None
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError) as error:
@@ -66,12 +80,10 @@ def save_mark(directory: StoreDirectory, mark: ReplicaMark) -> None:
 def refuse_replica(directory: StoreDirectory) -> None:
     """Raises StoreRefused for a replica: only what follows the primary may change it."""
     path = directory.path
-    if directory.replica_file.exists():
-        mark = load_mark(directory)
-        source = mark.source if mark else "another store"
+    if (mark := load_mark(directory)) is not None:
         raise StoreRefused(
-            f"{path} is a replica of {source}, and only `commitlog replica` writes to it: use the store at {source}, or "
-            f"make this one a store with `commitlog promote {path}`"
+            f"{path} is a replica of {mark.source}, and only `commitlog replica` writes to it: use the store at "
+            f"{mark.source}, or make this one a store with `commitlog promote {path}`"
         )
 
 

@@ -37,6 +37,9 @@ class Incoming:
     OSError is always of the connection.
     """
 
+    is_over = False
+    """It follows for as long as the connection lasts."""
+
     def __init__(
         self,
         directory: StoreDirectory,
@@ -196,7 +199,8 @@ class Incoming:
         return named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there")
 
     def note_behind(self, now_ms: int) -> None:
-        """Notes how far the copy is behind what is known of the store."""
+        """Notes how far the copy is behind what is known of the store, and what it has said."""
+        self._mark.note_acknowledged(self._acknowledged)
         have = {number: lane.durable for number, lane in self._lanes.items()}
         behind = sum(max(end - have.get(lane, 0), 0) for lane, end in self._ends.items())
         self._mark.behind_bytes = behind

@@ -1,26 +1,30 @@
 """Makes a replica the store (`commitlog promote`).
 
-Its lanes are recovered, as after a kill. Then the epoch is raised, with a note of where each lane
-ended: what the old primary has behind these ends never was in this store. At last the mark of the
-replica goes, so that the directory may be opened. A promotion that was killed may be repeated.
+It is looked at whether it is whole. Its lanes are recovered, as after a kill. Then the epoch is
+raised, with a note of where each lane ended: what the old primary has behind these ends never was
+in this store. That makes it a store: the mark of the replica does not count from then on, and goes.
+A promotion that was killed before may be repeated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.epochs import epochs_from_json, epochs_to_json, next_epoch
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused, refusal
 from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd
+from commitlog.replicas.chain import look_at_lanes
 from commitlog.replicas.replica import take_lock
 
 
@@ -31,10 +35,22 @@ class Promotion:
     path: str
     epoch: int
     ends: dict[int, int]
+    lacks: dict[int, int]
+    """Lane → how many bytes of it are lost here that this copy had once acknowledged."""
 
 
-def promote(path: str | os.PathLike[str], report: Report = lambda line: None, channel: FileChannel = DISK) -> Promotion:
+def promote(
+    path: str | os.PathLike[str],
+    report: Report = lambda line: None,
+    channel: FileChannel = DISK,
+    *,
+    verify_all: bool = False,
+) -> Promotion:
     """Makes a replica's directory a store that can be opened.
+
+    A copy that has lost something is promoted, too: nobody else may have more. `lacks` says how
+    much that is. `verify_all` checks each record; else each segment has to be there, and begin with
+    a record.
 
     Raises:
     - ReplicaRefused: the directory is no replica, or one that never had all of its store
@@ -47,14 +63,14 @@ def promote(path: str | os.PathLike[str], report: Report = lambda line: None, ch
         _check(directory)
         lock = take_lock(directory)
         try:
-            return _promote(directory, report)
+            return _promote(directory, report, verify_all)
         finally:
             channel.close(lock)
     except OSError as error:
         raise refusal(error, directory.path) from error
 
 
-def _check(directory: StoreDirectory) -> None:
+def _check(directory: StoreDirectory) -> ReplicaMark:
     mark = load_mark(directory)
     if mark is None:
         raise ReplicaRefused(
@@ -66,21 +82,36 @@ def _check(directory: StoreDirectory) -> None:
             f"{directory.path}: this replica never had all of {mark.source} and is not promoted: let `commitlog replica` "
             f"go on with it"
         )
+    return mark
 
 
-def _promote(directory: StoreDirectory, report: Report) -> Promotion:
-    _check(directory)
-    facts = directory.load()
-    found = recover_all(directory, facts, report)
+def _promote(directory: StoreDirectory, report: Report, verify_all: bool) -> Promotion:
+    mark, facts = _check(directory), directory.load()
+    chains = look_at_lanes(directory, facts, mark.acknowledged, verify_all=verify_all)
+    # a lane without positions may be gone as a whole: what it had is damage then
+    gone = {chain.lane: chain.end for chain in chains if chain.positions is None}
+    for lane in gone:
+        directory.channel.create_directory(directory.lane_directory(lane).path, below=directory.path)
+    found = recover_all(directory, facts, report, gone)
     for lane, end in found.items():
         _record(directory.lane_directory(lane), facts, end, directory.channel)
     ends = {lane: end.end for lane, end in found.items()}
     history = epochs_from_json(facts.epochs)
     begun = next_epoch(history, ends)
-    directory.save(replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)), pool=None))
+    promoted = replace(
+        facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)), lanes=_flushed(ends), pool=None
+    )
+    save_mark(directory, replace(mark, promoting=facts.epoch))
+    directory.save(promoted)  # from here on it is a store
     directory.channel.unlink(directory.replica_file)
     directory.channel.sync_directory(directory.path)
-    return Promotion(str(directory.path), begun.epoch, ends)
+    short = {lane: max(end - ends.get(lane, 0), 0) for lane, end in mark.acknowledged.items()}
+    lacks = {chain.lane: chain.lost_bytes + short.get(chain.lane, 0) for chain in chains}
+    return Promotion(str(directory.path), begun.epoch, ends, {lane: lost for lane, lost in lacks.items() if lost})
+
+
+def _flushed(ends: dict[int, int]) -> dict[int, int]:
+    return {lane: end for lane, end in ends.items() if end}
 
 
 def _record(lane: LaneDirectory, facts: StoreFacts, end: LaneEnd, channel: FileChannel) -> None:
@@ -95,10 +126,12 @@ def _record(lane: LaneDirectory, facts: StoreFacts, end: LaneEnd, channel: FileC
     channel.sync_directory(lane.path)
 
 
-def recover_all(directory: StoreDirectory, facts: StoreFacts, report: Report) -> dict[int, LaneEnd]:
+def recover_all(
+    directory: StoreDirectory, facts: StoreFacts, report: Report, known_ends: Mapping[int, int] = MappingProxyType({})
+) -> dict[int, LaneEnd]:
     """Recovers all lanes of a store that nobody runs. Raises RecoveryError, DiskError."""
     lanes = [directory.lane_directory(number) for number in directory.lane_numbers()]
     return recover_lanes(
         lanes, facts.segment_bytes, directory.channel, report,
-        queue_file_bytes=queue_file_bytes(facts), store_id=facts.id,
+        queue_file_bytes=queue_file_bytes(facts), known_ends=known_ends, store_id=facts.id,
     )  # fmt: skip

@@ -4,6 +4,8 @@ One thread takes in: it writes what comes, syncs it, and only then acknowledges 
 nothing more is there. Where more is there, a second thread syncs each 16 MiB meanwhile. A third one
 indexes and records positions. So an index that is behind never delays an acknowledgement.
 
+A copy that has lost a segment gets it back first (`chain.py`).
+
 A connection that is lost is made again, with growing pauses. While the disk is full, there is no
 connection, and it waits for room. The store may refuse the copy by name; then this ends, or begins
 anew (`again`).
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, SignalEvent
 from commitlog.disk.epochs import epochs_to_json
@@ -38,9 +41,10 @@ from commitlog.errors import (
     refusal,
 )
 from commitlog.opening.disk_faults import named_faults
+from commitlog.replicas.chain import LaneChain, Mending, look_at_lanes, shorten
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
-from commitlog.replicas.tls import Credentials, connect, refused_certificate
+from commitlog.replicas.tls import Credentials, connect, connection_error
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
     NO_LANE,
@@ -79,13 +83,17 @@ class Replica:
         name: str,
         *,
         again: bool = False,
+        verify_all: bool = False,
         tell: Tell = lambda line: None,
         channel: FileChannel = DISK,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.directory = StoreDirectory(path, channel)
         self.source, self.name, self._credentials = source, name, credentials
-        self._again, self._tell, self._clock, self.channel = again, tell, clock, channel
+        self._again, self._verify_all = again, verify_all
+        self._tell, self._clock, self.channel = tell, clock, channel
+        self._failures = 0
+        """Tries to connect that have failed since the store was there last."""
         self._stop_event = SignalEvent()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.RLock()
@@ -188,8 +196,9 @@ class Replica:
             mark = load_mark(directory)
             if mark is not None and directory.file.exists():  # else it was killed before it had anything
                 self.facts = directory.load()
-                self.mark = replace(mark, source=self.source, name=self.name, connected=False)
-                self._recover(self.facts)
+                self.mark = replace(mark, source=self.source, name=self.name, connected=False, promoting=-1)
+                if self._mend(self.facts):
+                    self._recover(self.facts)
             yield
         finally:
             for lane in self.lanes.values():
@@ -199,7 +208,7 @@ class Replica:
     def _refuse_other_things(self) -> None:
         """Raises ReplicaRefused for a directory that is neither a replica nor empty."""
         directory = self.directory
-        if directory.replica_file.exists() or not directory.path.exists():
+        if not directory.path.exists() or load_mark(directory) is not None:
             return
         directory.check_owner()
         if directory.file.exists():
@@ -213,6 +222,49 @@ class Replica:
                 f"{directory.path} is no replica, and there are other things in it ({', '.join(names[:3])}); give a new or "
                 f"an empty directory"
             )
+
+    def _mend(self, facts: StoreFacts) -> bool:
+        """Asks the store for what the copy has lost, until it is whole. False where `stop` came.
+
+        Recovery comes behind that: it would note what is lost as damage.
+        """
+        while lost := [chain for chain in self._look(facts) if chain.lost]:
+            for chain in lost:
+                where = self.directory.lane_directory(chain.lane).segment_path(chain.lost[0])
+                self._tell(
+                    f"lane {chain.lane}: the copy has lost {chain.lost_bytes:,} bytes in {len(chain.lost):,} segments, the "
+                    f"first is {where}: {self.source} is asked for them"
+                )
+                shorten(self.directory, facts, chain)
+            if not any(chain.wanted for chain in lost):
+                return True
+            mending = Mending(self.directory, facts, lost)
+            self.mark.waits_for = "what it has lost"
+            with self._named_faults("noting that the copy is not whole"):
+                self._save_mark()
+            try:
+                self._while_connected(partial(self._ask_for, mending), mending)
+            finally:
+                mending.close()
+            if self._stop_event.is_set():
+                return False
+            if not mending.mended:
+                raise ReplicaRefused(
+                    f"{self.directory.path} has lost segments that {self.source} does not have any more: set the copy "
+                    f"aside and begin anew with `commitlog replica … --again`"
+                )
+        return True
+
+    def _look(self, facts: StoreFacts) -> list[LaneChain]:
+        return look_at_lanes(self.directory, facts, self.mark.acknowledged, verify_all=self._verify_all)
+
+    def _ask_for(self, mending: Mending, peer: ssl.SSLSocket) -> None:
+        """Gets the segments that are wanted. What the store says of itself is adopted later."""
+        assert self.facts is not None
+        hello = Hello(self.name, self.facts.id, self.facts.epoch, wants=mending.wanted)
+        welcome = self._exchange(peer, hello)
+        self._check_same(welcome, self.facts)
+        self._take_in(peer, welcome, mending)
 
     def _recover(self, facts: StoreFacts) -> None:
         for number in self.directory.lane_numbers():
@@ -234,28 +286,35 @@ class Replica:
     # ---- connections ----------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Connects again and again. Raises what the store refuses with."""
-        failures = 0
-        while not self._stop_event.is_set():
+        self._while_connected(self._follow_one, None)
+
+    def _follow_one(self, peer: ssl.SSLSocket) -> None:
+        """Follows over one connection."""
+        welcome = self._greet(peer)
+        self._failures = 0
+        self.mark.waits_for = ""
+        if not self._full:
+            self._tell(f"following {self.source}, epoch {welcome.epoch}")
+        self._receive(peer, welcome)
+
+    def _while_connected(self, use: Callable[[ssl.SSLSocket], None], mending: Mending | None) -> None:
+        """Connects again and again, until all is mended. Raises what the store refuses with."""
+        self._failures = 0
+        while not (self._stop_event.is_set() or (mending and mending.is_over)):
             self._raise_failure()
             try:
                 with connect(self.source, self._credentials) as peer:
-                    welcome = self._welcomed(peer)
-                    failures = 0
-                    self.mark.waits_for = ""
-                    if not self._full:
-                        self._tell(f"following {self.source}, epoch {welcome.epoch}")
-                    self._receive(peer, welcome)
+                    use(peer)
             except (OSError, EOFError) as error:  # or TLS has found bytes that were changed on their way
                 why = error
             else:
                 continue
             finally:
                 self._lost()
-            pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
+            pause = _PAUSES[min(self._failures, len(_PAUSES) - 1)]
             self._tell(f"no connection to {self.source}: {why}; again in {pause:g} s")
             self.mark.waits_for = f"a connection to {self.source}"
-            failures += 1
+            self._failures += 1
             self._stop_event.wait(pause)
 
     def _lost(self) -> None:
@@ -264,14 +323,13 @@ class Replica:
         self.mark.connected = False
         self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
 
-    def _welcomed(self, peer: ssl.SSLSocket) -> Welcome:
+    def _exchange(self, peer: ssl.SSLSocket, hello: Hello) -> Welcome:
         """Greets. In TLS 1.3 a store that refuses our certificate says so only now."""
         try:
-            return self._greet(peer)
-        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            raise
+            peer.sendall(hello.to_bytes())
+            return Welcome.from_bytes(read_greeting(peer.recv_into))
         except ssl.SSLError as error:
-            raise refused_certificate(self.source, error) from error
+            raise connection_error(self.source, error) from error
 
     def _greet(self, peer: ssl.SSLSocket) -> Welcome:
         """Says what is here, and takes what the store says of itself."""
@@ -281,24 +339,14 @@ class Replica:
                 lane.sync()
             lanes = tuple(lane.tail() for lane in self.lanes.values() if not lane.is_empty)
         hello = Hello(self.name, facts.id, facts.epoch, lanes=lanes) if facts else Hello(self.name)
-        peer.sendall(hello.to_bytes())
-        welcome = Welcome.from_bytes(read_greeting(peer.recv_into))
+        welcome = self._exchange(peer, hello)
         self._adopt(welcome)
         return welcome
 
     def _adopt(self, welcome: Welcome) -> None:
         """Makes `store.json` say what the store says. The directory is marked before that."""
         known = self.facts or StoreFacts(welcome.store, welcome.segment_bytes)
-        if (known.id, known.segment_bytes) != (welcome.store, welcome.segment_bytes):
-            raise ReplicaRefused(
-                f"{self.directory.path} is a copy of store {known.id}, and {self.source} has store {welcome.store}: give "
-                f"each store a directory of its own for its copy"
-            )
-        if welcome.epoch < known.epoch:
-            raise StoreSuperseded(
-                f"{self.source} has epoch {welcome.epoch}, and this copy has {known.epoch}: that store was superseded; "
-                f"follow the one that was promoted"
-            )
+        self._check_same(welcome, known)
         facts = replace(
             known,
             generation=welcome.generation,
@@ -315,6 +363,19 @@ class Replica:
                 self.channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         self.facts = facts
 
+    def _check_same(self, welcome: Welcome, known: StoreFacts) -> None:
+        """Raises ReplicaRefused for another store, StoreSuperseded for an older epoch."""
+        if (known.id, known.segment_bytes) != (welcome.store, welcome.segment_bytes):
+            raise ReplicaRefused(
+                f"{self.directory.path} is a copy of store {known.id}, and {self.source} has store {welcome.store}: give "
+                f"each store a directory of its own for its copy"
+            )
+        if welcome.epoch < known.epoch:
+            raise StoreSuperseded(
+                f"{self.source} has epoch {welcome.epoch}, and this copy has {known.epoch}: that store was superseded; "
+                f"follow the one that was promoted"
+            )
+
     def _receive(self, peer: ssl.SSLSocket, welcome: Welcome) -> None:
         """Takes in what comes, until the connection ends or `stop`."""
         assert self.facts is not None
@@ -325,7 +386,7 @@ class Replica:
             finally:
                 incoming.end_sync()  # its error matters more than the connection's
 
-    def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming) -> None:
+    def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming | Mending) -> None:
         incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
         frames = FrameReader(peer.recv_into)
         self._has_all = self._has_room = False  # not at the end of the last one: the other thread ends after it
@@ -336,7 +397,7 @@ class Replica:
         poller.register(peer, select.POLLIN)
         poller.register(self._wake, select.POLLIN)
         heard = said = self._clock.monotonic_ns()
-        while not self._stop_event.is_set():
+        while not (self._stop_event.is_set() or incoming.is_over):
             self._raise_failure()
             is_more = peer.pending() > 0 or any(fd == peer.fileno() for fd, _ in poller.poll(0))
             if is_more:

@@ -13,6 +13,9 @@ from commitlog.quantities import address_of
 GREETING_SECONDS = 10.0
 """How long the other side may take for connecting, the handshake and the greetings."""
 
+_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+"""In the names of TLS's alerts about certificates."""
+
 
 @dataclass(frozen=True)
 class Credentials:
@@ -53,20 +56,24 @@ def connect(address: str, credentials: Credentials, seconds: float = GREETING_SE
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return context.wrap_socket(plain, server_hostname=host)
-    except ssl.SSLEOFError:  # it has ended the connection, and may be there again soon
-        plain.close()
-        raise
     except ssl.SSLError as error:
         plain.close()
-        raise refused_certificate(address, error) from error
+        raise connection_error(address, error) from error
     except BaseException:
         plain.close()
         raise
 
 
-def refused_certificate(address: str, error: ssl.SSLError) -> ReplicationRefused:
-    """The error where one side does not take the other's certificate, or has none."""
-    reason = getattr(error, "verify_message", "") or error.reason or error
+def connection_error(address: str, error: ssl.SSLError) -> ReplicationRefused | OSError:
+    """ReplicationRefused where one side does not take the other's certificate, or has none.
+
+    Anything else may be the network's fault, such as a bit that was turned over on its way: an
+    OSError, as of a connection that was lost.
+    """
+    reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    is_alert = "ALERT" in reason and any(word in reason for word in _OF_CERTIFICATES)
+    if not (isinstance(error, ssl.SSLCertVerificationError) or is_alert):
+        return error if isinstance(error, ssl.SSLEOFError) else ConnectionError(f"no TLS connection ({reason})")
     return ReplicationRefused(
         f"{address}: no TLS connection ({reason}): both sides need a certificate that is valid, made for their host, and "
         f"signed by the authority that the other one has"

@@ -38,6 +38,8 @@ TAIL_BYTES = 1 << 16
 """How much of the end of each lane a replica has to have in common with the store, at most."""
 NO_LANE = 0xFFFF
 """The lane of what belongs to none: some frames, and the heartbeats of replicas."""
+WANTED_MOST = 1_000
+"""How many lost segments of a lane a replica asks for at once."""
 IS_COMPLETE = 1
 """The offset of a heartbeat that says: what COMPLETE stands for is on the disk here."""
 
@@ -67,6 +69,10 @@ class Kind(enum.IntEnum):
     - COMPLETE: all small files, and the log that they need, were sent. Whatever else the replica
       has of small files is gone
     - REFUSAL: the store ends the connection, and why (`refusal`)
+    - SEGMENT: bytes of a segment that the replica has asked for, from `offset` on
+
+    A replica that asks for segments gets those that the store has, and FIRST for their lanes before
+    that. COMPLETE says then that there are no more.
     """
 
     DATA = 0
@@ -77,6 +83,7 @@ class Kind(enum.IntEnum):
     GONE = 5
     COMPLETE = 6
     REFUSAL = 7
+    SEGMENT = 8
 
 
 # ---- greetings ---------------------------------------------------------------------------------
@@ -96,7 +103,8 @@ class LaneTail:
 class Hello:
     """What a replica says first. `store` is "" where it has nothing yet.
 
-    `follows` is False for somebody who asks only which epoch the store has.
+    `follows` is False for somebody who asks only which epoch the store has. `wants` has the starts
+    of segments that the replica has lost, by lane: then it gets these, and nothing else.
     """
 
     name: str
@@ -104,6 +112,7 @@ class Hello:
     epoch: int = 0
     follows: bool = True
     lanes: tuple[LaneTail, ...] = ()
+    wants: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     protocol: int = PROTOCOL
 
     def to_bytes(self) -> bytes:
@@ -130,7 +139,10 @@ class Hello:
                 number_below(values["epoch"]),
                 values["follows"] is True,
                 lanes,
-                PROTOCOL,
+                {
+                    number_below(int(lane), LANE_ROWS): tuple(number_below(start) for start in starts[:WANTED_MOST])
+                    for lane, starts in values.get("wants", {}).items()
+                },
             )
             if not (isinstance(hello.name, str) and is_replica_name(hello.name)):
                 raise ValueError("name")
@@ -140,7 +152,7 @@ class Hello:
                 raise ValueError("lanes")
             if any(not tail.end - TAIL_BYTES <= tail.begin <= tail.end for tail in lanes):
                 raise ValueError("tail")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReplicationRefused(f"this is no greeting of a replica ({error!r})") from error
         return hello
 
@@ -293,7 +305,7 @@ class FrameReader:
             raise ReplicationRefused(f"a frame of {size:,} bytes; allowed are {BODY_BYTES_MAX:,}")
         if not 0 <= offset < OFFSET_MAX:
             raise ReplicationRefused(f"a frame for offset {offset:,}, which no log has")
-        if (lane >= LANE_ROWS) if kind in (Kind.DATA, Kind.FIRST, Kind.QUEUES) else lane != NO_LANE:
+        if (lane >= LANE_ROWS) if kind in (Kind.DATA, Kind.FIRST, Kind.QUEUES, Kind.SEGMENT) else lane != NO_LANE:
             raise ReplicationRefused(f"a frame for lane {lane}, which no store has")
         body = self._room[:size]
         _fill(body, self._receive)

@@ -73,6 +73,9 @@ class ReplicaConnection(HAConnection):
         self._welcome, self._lane_logs, self._files = welcome, lane_logs, files
         self._throttle, self._acknowledged, self._completed = throttle, acknowledged, completed
         self._where = {tail.lane: tail.end for tail in hello.lanes}
+        self._wanted = hello.wants
+        self._mends = bool(hello.wants)
+        """Whether it only gets what it has lost. Then it comes again."""
         self._firsts: dict[int, int] = {}
         """Lane → the first offset that the replica was told."""
         self._sent: dict[str, bytes] = {}
@@ -130,6 +133,10 @@ class ReplicaConnection(HAConnection):
     def _frames(self) -> Iterator[bytes | memoryview]:
         """One round. See the module. A frame is good until the next one is asked for."""
         logs = dict(self._lane_logs)
+        if self._mends:
+            wanted, self._wanted = self._wanted, {}
+            yield from self._lost_segments(wanted, logs)
+            return
         late = self._changing_files(logs)
         limits = {lane: lane_log.limit for lane, lane_log in logs.items()}
         if late is not None or any(limit > self._where.get(lane, -1) for lane, limit in limits.items()):
@@ -149,7 +156,7 @@ class ReplicaConnection(HAConnection):
                 self._is_complete = True
                 yield frame(Kind.COMPLETE, NO_LANE, 0)
 
-    def _data(self, lane: int, lane_log: LaneLog, limit: int) -> memoryview:
+    def _data(self, lane: int, lane_log: LaneLog, limit: int, kind: Kind = Kind.DATA) -> memoryview:
         where = self._where[lane]
         reader = self._readers.setdefault(lane, LaneReader(lane_log))
         try:
@@ -159,8 +166,23 @@ class ReplicaConnection(HAConnection):
                 raise self._too_far_behind(lane, lane_log) from None
             raise
         self._where[lane] = where + count
-        HEAD.pack_into(self.room, 0, Kind.DATA, lane, where, count)
+        HEAD.pack_into(self.room, 0, kind, lane, where, count)
         return self.room[: HEAD.size + count]
+
+    def _lost_segments(
+        self, wanted: Mapping[int, tuple[int, ...]], logs: Mapping[int, LaneLog]
+    ) -> Iterator[bytes | memoryview]:
+        """The segments that the replica has asked for, as far as they are here."""
+        if not wanted:  # they were sent
+            return
+        for lane in wanted.keys() & logs.keys():
+            lane_log = logs[lane]
+            yield frame(Kind.FIRST, lane, lane_log.first)
+            for start in wanted[lane]:
+                self._where[lane], end = start, start + lane_log.size
+                while lane_log.first <= start and self._where[lane] < end <= lane_log.limit:
+                    yield self._data(lane, lane_log, end, Kind.SEGMENT)
+        yield frame(Kind.COMPLETE, NO_LANE, 0)
 
     def _first(self, lane: int, lane_log: LaneLog, limit: int) -> Iterator[bytes]:
         """Tells what retention keeps of a lane, where that is new."""

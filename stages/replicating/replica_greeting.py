@@ -47,13 +47,25 @@ class Greeting:
             mark_superseded(self._directory, hello.epoch, f"{hello.name} at {address}")
             raise superseded(self._directory)
         if hello.follows:
-            if any(tail.end for tail in hello.lanes) and not is_of_history(self._epochs, hello.epoch):
+            if (hello.wants or any(tail.end for tail in hello.lanes)) and not is_of_history(self._epochs, hello.epoch):
                 raise ReplicaRefused(
                     f"{hello.name} is of epoch {hello.epoch}, in which this store never was (it is in {facts.epoch}): two "
                     f"replicas of it were promoted, or backups started: {_REJOIN}"
                 )
             for tail in hello.lanes:
                 self._check_lane(hello, tail)
+            for lane, starts in hello.wants.items():
+                self._check_wanted(hello, lane, starts)
+
+    def _check_wanted(self, hello: Hello, lane: int, starts: tuple[int, ...]) -> None:
+        """Raises ReplicaRefused where a lost segment was not the same one in both."""
+        size, shared = self._facts.segment_bytes, shared_end(self._epochs, hello.epoch, lane)
+        for start in starts:
+            if start % size or start + size > shared:
+                raise ReplicaRefused(
+                    f"lane {lane} of {hello.name} lacks a segment at {start:,}, of epoch {hello.epoch}: epoch "
+                    f"{self._facts.epoch} of this store began since, with {shared:,} bytes: {_REJOIN}"
+                )
 
     def _check_lane(self, hello: Hello, tail: LaneTail) -> None:
         log, shared = self._lane_logs.get(tail.lane), shared_end(self._epochs, hello.epoch, tail.lane)

@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 
 from commitlog.disk import file_channel
-from commitlog.disk.replica_mark import mark_superseded
+from commitlog.disk.replica_mark import load_mark, mark_superseded
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import RecoveryError, StoreRefused, StoreSuperseded
+from commitlog.errors import RecoveryError, ReplicaRefused, StoreRefused, StoreSuperseded
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening import parallel_recovery
 from commitlog.replicas.promotion import promote
+from commitlog.replicas.replica import Replica
+from commitlog.replicas.tls import Credentials
 from tests.nightly import with_nightly
 from tests.replicas import dying
 from tests.replicas.rejoining import check_rejoined, command, copied, promoted, rejoined, send, values_of
@@ -70,7 +72,7 @@ def test_a_promotion_that_was_killed_is_repeated(scene: Scene, most: int) -> Non
     for point in dying.points(count, most):
         path = shutil.copytree(scene.copy, scene.path / f"killed-{point}")
         assert dying.run(point, "promote", str(path)).returncode == -signal.SIGKILL
-        if StoreDirectory(path).replica_file.exists():
+        if load_mark(StoreDirectory(path)) is not None:
             with pytest.raises(StoreRefused, match="commitlog promote"):
                 scene.open(path)
             assert promote(path).ends == ends
@@ -78,6 +80,21 @@ def test_a_promotion_that_was_killed_is_repeated(scene: Scene, most: int) -> Non
             assert "is no replica" in dying.run(0, "promote", str(path)).stdout
         check_promoted(scene, path, ends, values)
         shutil.rmtree(path)
+
+
+def test_a_promotion_that_was_killed_at_its_last_step_is_a_store(scene: Scene) -> None:
+    """No replica goes on with it: it would end the primary, and nobody would have taken over."""
+    with copied(scene) as values:
+        ends = flushed_of(scene.copy)
+    path = shutil.copytree(scene.copy, scene.path / "killed")
+    last = dying.changes_of(dying.run(0, "promote", str(scene.copy)))
+    assert dying.run(last, "promote", str(path)).returncode == -signal.SIGKILL
+    assert StoreDirectory(path).replica_file.exists()
+    certificate, key = scene.certificates.make("of-copy")
+    credentials = Credentials(certificate, key, scene.certificates.authority)
+    with pytest.raises(ReplicaRefused, match="is a store and no replica"):
+        Replica(path, f"localhost:{scene.port}", credentials, "copy").run()
+    check_promoted(scene, path, ends, values)
 
 
 def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[bytes]) -> None:

@@ -1,0 +1,217 @@
+"""Whether a copy is whole: which segments of its lanes are lost, and how they come back.
+
+A lane of a copy is a chain of segments, from the first one that retention keeps to where it was
+durable. A segment may be lost, or be damaged, while nobody looks: a disk, a restore, a user. So the
+chain is looked at before recovery, which would take what is lost for damage that the store has too.
+
+What is lost at the end of a lane is taken off its positions, and comes again as new data does. What
+is lost before that is asked for, segment by segment. Each is checked before it gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from commitlog.disk.checkpoint import Positions, PositionsFile
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.quarantine import corruption_notes, is_noted
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, segment_name
+from commitlog.errors import CorruptRecord, DamagedFile, RecoveryError, ReplicaRefused, ReplicationRefused
+from commitlog.opening.disk_faults import named_faults
+from commitlog.opening.lost_files import gaps_of_files
+from commitlog.reading.log_begin import begin_of_log
+from commitlog.reading.log_scan import LogScan
+from commitlog.replicas.wire import WANTED_MOST, Frame, Kind
+
+
+@dataclass(frozen=True)
+class LaneChain:
+    """The segments of one lane. Offsets are bytes of its log."""
+
+    lane: int
+    first: int
+    end: int
+    """How far it was durable, as its positions say. Without them: as `replica.json` says."""
+    lost: tuple[int, ...]
+    """Starts of the segments in [first, end) that are missing or damaged."""
+    size: int
+    positions: Positions | None
+
+    @property
+    def whole_end(self) -> int:
+        """The end of the last segment that is there; `end` where that is within it."""
+        start, lost = (self.end - 1) // self.size * self.size, {*self.lost}
+        while start >= self.first and start in lost:
+            start -= self.size
+        return max(min(start + self.size, self.end), self.first)
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The lost segments before one that is there."""
+        return tuple(start for start in self.lost if start < self.whole_end)
+
+    @property
+    def lost_bytes(self) -> int:
+        return sum(min(start + self.size, self.end) - start for start in self.lost)
+
+
+def look_at_lanes(
+    directory: StoreDirectory, facts: StoreFacts, acknowledged: Mapping[int, int], *, verify_all: bool
+) -> list[LaneChain]:
+    """The chains of all lanes that are there, or that were once: `acknowledged` knows them.
+
+    Each segment has to be there in its size, and to begin with a record. With `verify_all` each
+    record of it is checked. Raises RecoveryError, DiskError.
+    """
+    with named_faults(f"{directory.path}: looking whether the copy is whole", "it was left as it is"):
+        numbers = sorted({*directory.lane_numbers(), *acknowledged})
+        return [_look(directory, facts, lane, acknowledged.get(lane, 0), verify_all) for lane in numbers]
+
+
+def _look(directory: StoreDirectory, facts: StoreFacts, number: int, acknowledged: int, verify_all: bool) -> LaneChain:
+    lane, size, channel = directory.lane_directory(number), facts.segment_bytes, directory.channel
+    try:
+        positions = PositionsFile(lane, facts.id, channel).load()
+    except DamagedFile as error:
+        raise RecoveryError(str(error)) from error
+    segments = MappedFileQueue(lane.commitlog, size, channel)
+    log = LogScan(segments, number)
+    first = begin_of_log(log, positions.first_where if positions else None)
+    end = positions.flushed_where if positions else max(acknowledged, first)
+    starts = range(first, end, size)
+
+    def is_bad(start: int) -> bool:
+        if start not in segments or start in segments.wrong_sizes:
+            return True
+        return not log.holds_record(start) and not is_noted(lane, start)
+
+    lost = {start for start in starts if is_bad(start)}
+    if verify_all:
+        for gap in gaps_of_files(log, first, end - end % size, starts):
+            if not is_noted(lane, gap.start):
+                lost |= {*range(gap.start - gap.start % size, min(gap.end, end), size)}
+    segments.let_go()
+    return LaneChain(number, first, end, tuple(sorted(lost)), size, positions)
+
+
+def shorten(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain) -> None:
+    """Takes what is lost at the end of a lane off its positions.
+
+    Raises RecoveryError, DiskError.
+    """
+    if chain.whole_end < chain.end:
+        _store_positions(directory, facts, chain, chain.first, chain.whole_end)
+
+
+def _store_positions(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain, first: int, end: int) -> None:
+    lane, channel = directory.lane_directory(chain.lane), directory.channel
+    known = chain.positions or Positions(facts.generation, end, first, first, 0, False)
+    dispatched = max(min(known.dispatched_where, end), first)
+    with named_faults(f"{lane.path}: noting what the copy has lost", "it was left as it is"):
+        channel.create_directory(lane.path, below=directory.path)
+        channel.replace_file(lane.abort_file, str(os.getpid()).encode())
+        PositionsFile(lane, facts.id, channel).store(
+            replace(known, flushed_where=end, dispatched_where=dispatched, first_where=first, drained=False, entries=-1)
+        )
+
+
+class Mending:
+    """Takes the segments that a copy has asked its store for.
+
+    It looks to a connection as Incoming does. A segment is durable before it gets its name.
+    """
+
+    unsynced, is_complete = 0, False
+
+    def __init__(self, directory: StoreDirectory, facts: StoreFacts, chains: Iterable[LaneChain]) -> None:
+        self._directory, self._facts, self._channel = directory, facts, directory.channel
+        self._chains = {chain.lane: chain for chain in chains if chain.wanted}
+        self._at = (-1, -1)
+        """The lane, and the log offset, of the next bytes."""
+        self._fd = -1
+        self.is_over, self.mended = False, 0
+
+    @property
+    def wanted(self) -> dict[int, tuple[int, ...]]:
+        return {lane: chain.wanted[:WANTED_MOST] for lane, chain in self._chains.items()}
+
+    def expect(self, ends: Mapping[int, int]) -> None:
+        """It is of no use here how far the lanes are."""
+
+    def note_behind(self, now_ms: int) -> None:
+        """It is of no use here how far the copy is behind."""
+
+    def sync(self, *, beside: bool = False) -> bytes:
+        """Acknowledges nothing: the copy does not count before it is whole."""
+        return b""
+
+    def take(self, frame: Frame) -> None:
+        """Does what a frame says. Raises ReplicationRefused, ReplicaRefused, DiskError."""
+        with named_faults(f"{self._directory.path}: putting lost segments back", "the next run goes on from there"):
+            match frame.kind:
+                case Kind.SEGMENT:
+                    self._take_bytes(frame)
+                case Kind.FIRST:
+                    self._take_first(frame.lane, frame.offset)
+                case Kind.COMPLETE:
+                    self.is_over = True
+
+    def _take_first(self, number: int, first: int) -> None:
+        """Notes what retention has deleted in the store: that is not lost."""
+        chain = self._chains.get(number)
+        if chain is not None and chain.first < first <= chain.whole_end and not first % chain.size:
+            _store_positions(self._directory, self._facts, chain, first, chain.whole_end)
+            self._chains[number] = replace(chain, first=first)
+            self.mended += 1
+
+    def _take_bytes(self, frame: Frame) -> None:
+        chain = self._chains.get(frame.lane)
+        size = self._facts.segment_bytes
+        if (frame.lane, frame.offset) != self._at and (chain is None or frame.offset not in chain.wanted):
+            raise ReplicationRefused(f"lane {frame.lane}: a segment from {frame.offset:,} on, which was not asked for")
+        lane, start = self._directory.lane_directory(frame.lane), frame.offset - frame.offset % size
+        if frame.offset + len(frame.body) > start + size:
+            raise ReplicationRefused(f"lane {frame.lane}: data at offset {frame.offset:,} goes over its segment's end")
+        partial = lane.tmp / segment_name(start)
+        if frame.offset == start:
+            self.close()
+            for path in (lane.tmp, lane.commitlog):
+                self._channel.create_directory(path, below=self._directory.path)
+            self._fd = self._channel.open(partial, write=True, create=True)
+            self._channel.truncate(self._fd, 0)
+            self._channel.allocate(self._fd, size)
+        self._channel.pwrite(self._fd, frame.body, frame.offset - start)
+        self._at = frame.lane, frame.offset + len(frame.body)
+        if self._at[1] == start + size:
+            self._channel.fdatasync(self._fd)
+            self.close()
+            self._check(lane, start)
+            self._channel.rename(partial, lane.segment_path(start))
+            self._channel.sync_directory(lane.commitlog)
+            self.mended += 1
+
+    def _check(self, lane: LaneDirectory, start: int) -> None:
+        """Raises ReplicaRefused where the segment has damage that is not noted.
+
+        A note of this copy's, of an earlier promotion that was killed, goes where there is none.
+        """
+        size = self._facts.segment_bytes
+        log = LogScan(MappedFileQueue(lane.tmp, size, self._channel), lane.number)
+        damaged = [gap for gap in gaps_of_files(log, start, start + size, [start]) if gap.start < start + size]
+        for gap in damaged:
+            if not is_noted(lane, gap.start):
+                raise ReplicaRefused(
+                    f"{CorruptRecord(gap.reason, gap.start, gap.file)}, as the store sends it to replace a lost segment: "
+                    f"`commitlog verify` on the store says whether it is damaged there, too"
+                )
+        for at, note in list(corruption_notes(lane, self._channel)):
+            if start <= at < start + size and not any(gap.start <= at < gap.end for gap in damaged):
+                self._channel.unlink(note)
+
+    def close(self) -> None:
+        """Closes what it has open."""
+        fd, self._fd, self._at = self._fd, -1, (-1, -1)
+        if fd >= 0:
+            self._channel.close(fd)
