@@ -11,8 +11,10 @@ import select
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.backups.small_files import SmallFiles
@@ -31,11 +33,26 @@ from commitlog.stages.replicating.replica_greeting import Greeting
 _LOOK_MS = 1_000
 """How often to look who takes too long for a greeting."""
 _GREETED_MOST = 16
-"""How many may be in their greetings at a time. Others are turned away, and come again."""
+"""How many may be in their greetings at a time. For another one a stranger has to go."""
+_STRANGER_SECONDS = 2.0
+"""How long somebody may take to show a certificate."""
+_WAY_SECONDS = 1.0
+"""How long a stranger may take to go."""
 
 _FOR_EVER_NS = 1 << 62
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Greeted:
+    """Somebody in a greeting: `twin` is another descriptor of the connection."""
+
+    twin: socket.socket
+    host: str
+    until_ns: int
+    is_stranger: bool = True
+    """Whether no certificate was shown yet."""
 
 
 class ReplicaListener:
@@ -55,8 +72,7 @@ class ReplicaListener:
         self._credentials = Credentials(Path(config.certificate), Path(config.key), Path(config.authority))
         self._greeting = Greeting(peers.directory, peers.facts, lane_logs, config)
         self._free = threading.BoundedSemaphore(_GREETED_MOST)
-        self._greeted: dict[threading.Thread, tuple[socket.socket, int]] = {}
-        """Who is in a greeting: another descriptor of the connection, and until when it may be."""
+        self._greeted: dict[threading.Thread, _Greeted] = {}
         self._coming = threading.Lock()
         """Is held while a replica's connection takes the place of its last one."""
         self._wake, self._waker = socket.socketpair()
@@ -101,21 +117,37 @@ class ReplicaListener:
                 log.warning("a replica could not come: %s", error)
                 self._clock.sleep(0.1)
                 continue
-            if not self._free.acquire(blocking=False):
+            if not (self._free.acquire(blocking=False) or self._make_way()):
                 peer.close()
                 twin.close()
                 continue
             where = f"{address[0]}:{address[1]}"
             thread = threading.Thread(target=self._greet, args=(peer, where), name=f"greeting {where}", daemon=True)
-            self._greeted[thread] = twin, self._clock.monotonic_ns() + int(GREETING_SECONDS * 1e9)
+            self._greeted[thread] = _Greeted(
+                twin, address[0], self._clock.monotonic_ns() + int(_STRANGER_SECONDS * 1e9)
+            )
             thread.start()
+
+    def _make_way(self) -> bool:
+        """Ends the oldest stranger of the address that has most of them. True where one has gone.
+
+        So those who only hold a place never keep a replica out.
+        """
+        strangers = [one for one in list(self._greeted.values()) if one.is_stranger]
+        if not strangers:
+            return False
+        held = Counter(one.host for one in strangers)
+        oldest = min(strangers, key=lambda one: (-held[one.host], one.until_ns))
+        with suppress(OSError):  # it has just ended
+            oldest.twin.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=_WAY_SECONDS)
 
     def _break_off(self, now: int) -> None:
         """Ends the greetings that had to be over: each byte may come late, and so all too late."""
-        for connection, until in list(self._greeted.values()):
-            if until <= now:
+        for one in list(self._greeted.values()):
+            if one.until_ns <= now:
                 with suppress(OSError):  # it has just ended
-                    connection.shutdown(socket.SHUT_RDWR)
+                    one.twin.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, peer: socket.socket, address: str) -> None:
         try:
@@ -123,11 +155,14 @@ class ReplicaListener:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with peer:
                 tls = self._credentials.context(server_side=True).wrap_socket(peer, server_side=True)
+            greeted = self._greeted[threading.current_thread()]
+            greeted.until_ns = self._clock.monotonic_ns() + int(GREETING_SECONDS * 1e9)
+            greeted.is_stranger = False
             self._answer(tls, address)
         except (OSError, EOFError, CommitLogError) as error:
             log.warning("%s: %s", address, error)
         finally:
-            self._greeted.pop(threading.current_thread())[0].close()
+            self._greeted.pop(threading.current_thread()).twin.close()
             self._free.release()
 
     def _answer(self, tls: ssl.SSLSocket, address: str) -> None:
