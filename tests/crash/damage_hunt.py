@@ -164,7 +164,7 @@ class Case:
             if {m for m in some if m.place not in one.read} and not one.said:
                 raise Failure(self._said(when, f"a strict reader of {topic}", some))
         self._named_readers(known, must & truth.told, when)
-        look_at_rows(path, [m for m in must & truth.intact if m.topic == TYPED])
+        look_at_rows(path, [m for m in must & (truth.in_files if new is None else truth.intact) if m.topic == TYPED])
         is_settled = truth.state == "stopped" or new is not None
         self._tools(missing if is_settled else set(), known, must if is_settled else set(), when)
         return strict

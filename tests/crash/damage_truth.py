@@ -39,6 +39,8 @@ class Truth:
     state: str
     is_pool_sound: bool
     intact: set[Sent] = field(default_factory=set)
+    in_files: set[Sent] = field(default_factory=set)
+    """Those of them that are whole in the files, too, and not only in the pool."""
     must: set[Sent] = field(default_factory=set)
     """These have to be read, or an error or a warning has to name them."""
     told: set[Sent] = field(default_factory=set)
@@ -62,8 +64,9 @@ class Truth:
             if start not in files:
                 files[start] = _plain_bytes(directory.segment_path(start))
             is_intact = files[start][message.where - start : message.end - start] == message.record
-            is_intact = is_intact or self._is_in_pool(message)
             if is_intact:
+                self.in_files.add(message)
+            if is_intact or self._is_in_pool(message):
                 self.intact.add(message)
         evidence, is_unbroken = self._evidence(directory, messages), True
         for message in messages:
@@ -98,19 +101,26 @@ class Truth:
         known = self.sound.known_ends.get(directory.number, 0)
         if self.state == "killed, no pool" and not directory.path.is_dir():
             return known
-        if not directory.abort_file.exists() or (self.state == "killed" and self.is_pool_sound):
+        if self.state == "stopped" and not directory.abort_file.exists():
             return 1 << 62
+        if self.state == "killed" and self.is_pool_sound:
+            return 1 << 62
+        if not directory.abort_file.exists():  # somebody has removed it: no part of what is there is a torn tail
+            known = max(known, self.sound.words[directory.number].flushed)
         found = [known]
         data = _plain_bytes(directory.positions_file)
         for start in (0, _POSITIONS_BYTES):
             end = start + _POSITIONS.size + _POSITIONS_OWNER_BYTES
-            owner = struct.unpack_from("<Q", data, start + _POSITIONS.size)[0] if len(data) >= end + 4 else -1
-            if owner == directory.number and int.from_bytes(data[end : end + 4], "little") == zlib.crc32(
+            owner = data[start + _POSITIONS.size : end]
+            if owner == self._owner(directory) and int.from_bytes(data[end : end + 4], "little") == zlib.crc32(
                 data[start:end]
             ):
                 found.append(_POSITIONS.unpack_from(data, start)[_FLUSHED_AT])
         # an entry of a record that is lost may be damaged itself
         return max(found + [message.end for message in self._indexed(directory, messages) if message in self.intact])
+
+    def _owner(self, directory: LaneDirectory) -> bytes:
+        return struct.pack("<Q", directory.number) + bytes.fromhex(self.sound.store_id)
 
     @staticmethod
     def _indexed(directory: LaneDirectory, messages: list[Sent]) -> Iterator[Sent]:

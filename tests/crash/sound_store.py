@@ -86,6 +86,7 @@ class SoundStore:
     pool: Path
     segment_bytes: int = SEGMENT_BYTES
     sent: list[Sent] = field(default_factory=list)
+    store_id: str = ""
     known_ends: dict[int, int] = field(default_factory=dict)
     """Lane → how far it is flushed, as `store.json` of the killed store says."""
     words: dict[int, LaneWords] = field(default_factory=dict)
@@ -183,7 +184,8 @@ class _Filling:
             sound.words[lane] = LaneWords(
                 *(made.lane(word, lane) for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED))
             )
-        sound.known_ends = dict(directory.load().lanes)
+        facts = directory.load()
+        sound.known_ends, sound.store_id = dict(facts.lanes), facts.id
         shutil.copytree(sound.path, sound.base / "killed")
         shutil.copytree(sound.pool, sound.base / "pool", ignore=shutil.ignore_patterns("*.ipc"))
         report = made.stop()
