@@ -16,7 +16,8 @@ from typing import IO, Any, cast
 
 from commitlog.errors import InputError, MissingPackage, how_to_install
 
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_BZIP2 = [b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90")]
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"} | dict.fromkeys(_BZIP2, "bzip2")
 _FOREIGN = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -25,10 +26,12 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"\x04\x22\x4d\x18": "lz4",
-    b"PAR1": "Parquet",
+    b"PAR1\x15": "Parquet",
     b"\x7fELF": "a program",
 }
-"""What a file that is no text begins with. A longer beginning stands before its own beginning."""
+"""What a file that is no text begins with, as far as no text begins so. A longer beginning stands
+before its own beginning.
+"""
 _TAR, _TAR_AT = b"ustar", 257
 _UTF16_WITHOUT_MARK = re.compile(rb"(?:[\t\r\n -~]\0){4}|(?:\0[\t\r\n -~]){4}")
 _LOOK_BYTES = 1 << 18
@@ -111,7 +114,7 @@ class TextFile:
         foreign = next((kind for begin, kind in known if data.startswith(begin)), None)
         if foreign is None and _UTF16_WITHOUT_MARK.match(data):
             foreign = "UTF-16"
-        if data[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
+        if data[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR and b"\0" in data[:_TAR_AT]:
             foreign = "a tar archive"
         if foreign is not None:
             raise InputError(f"{self.name}: is {foreign}, no text in UTF-8; {_way_out(foreign)}")

@@ -364,6 +364,7 @@ def test_a_compressed_file_that_is_cut_off(log: Path) -> None:
         (b"PK\x03\x04rest", "a zip archive"),
         (b"\x04\x22\x4d\x18rest", "lz4"),
         (b"\x7fELF\2\1\1", "a program"),
+        (b"PAR1\x15\x04rest", "Parquet"),
         (b"name" + bytes(253) + b"ustar\x0000", "a tar archive"),
         (gzip.compress(b"name" + bytes(253) + b"ustar\x0000"), "a tar archive"),
         (gzip.compress(gzip.compress(b"one\n")), "gzip"),
@@ -375,6 +376,13 @@ def test_what_is_no_text_is_named(data: bytes, kind: str, log: Path) -> None:
     log.write_bytes(data)
     with pytest.raises(InputError, match=rf"log: is {kind}, no text in UTF-8; "):
         drain_to_the_error(log)
+
+
+@pytest.mark.parametrize("name", ["BZhang", "PAR1,PAR2", "PK", "x" * 257 + "ustar"])
+def test_text_that_begins_like_something_else_is_text(name: str, log: Path, tail: Tail) -> None:
+    """Only what no text has tells of another kind of file."""
+    append(log, f"{name} one\n".encode())
+    assert read(tail) == [f"{name} one".encode()]
 
 
 def test_a_mark_of_utf8_is_left_out_and_said(log: Path, tail: Tail, said: list[str]) -> None:
