@@ -77,8 +77,8 @@ def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]
         return roots, [str(error), *findings]
     try:
         lost = [
-            f"{directory.lane_directory(lane).path} is missing, and {end:,} bytes were flushed there"
-            for lane, end in sorted(view.facts.lanes.items())
+            f"{directory.lane_directory(lane).path} is missing, and {view.limits(lane).flushed:,} bytes were flushed there"
+            for lane in view.lanes()
             if not directory.lane_directory(lane).path.exists()
         ]
         if not view.live:

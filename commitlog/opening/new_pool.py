@@ -90,13 +90,14 @@ def recover_into(
     _set_words(control.row(lane), end)
 
 
-def flushed_ends(directory: StoreDirectory, control: ControlRegion) -> dict[int, int]:
+def flushed_ends(control: ControlRegion) -> dict[int, int]:
     """Lane → up to where its log is flushed, for lanes that have ever had a message.
 
-    It is for a store in which all is flushed: elsewhere the end may lie inside a record.
+    A lane whose directory was removed meanwhile is among them. It is for a store in which all is
+    flushed: elsewhere the end may lie inside a record.
     """
-    ends = {lane: control.row(lane)[Lane.FLUSHED] for lane in directory.lane_numbers()}
-    return {lane: end for lane, end in ends.items() if end}
+    ends = control.lane_table()[:, Lane.FLUSHED]
+    return {lane: int(ends[lane]) for lane in ends.nonzero()[0].tolist()}
 
 
 def queue_file_bytes(facts: StoreFacts) -> int:

@@ -49,7 +49,7 @@ def open_pool(
             control.close()
             remove_pool(Path(place.directory))
             raise
-        facts = replace(facts, lanes=flushed_ends(directory, control))
+        facts = replace(facts, lanes=flushed_ends(control))
     words = control.words
     generation = facts.generation + 1  # also where a start has raised the pool's generation and could not save its own
     words[Header.CLOSING] = 0

@@ -38,11 +38,16 @@ def close_store(
     The pool is removed when all lanes are closed. Otherwise the report has a line for each lane
     that needs the pool, with the reason; nothing in the pool is lost.
     """
-    kept: list[str] = []
     try:
         numbers = directory.lane_numbers()
-    except OSError as error:
+    except (OSError, CommitLogError) as error:
         return StopReport(drained=False, kept=(f"the lanes can't be listed: {error}; the next start goes on",))
+    kept = [
+        f"lane {lane}: its directory was removed under the running store; its buffers stay, with the bytes that no file "
+        f"has: put the directory back if you can, then start again"
+        for lane in _unflushed(control)
+        if lane not in numbers
+    ]
     for number in numbers:
         try:
             reason = _close_lane(directory.lane_directory(number), facts, control, channel)
@@ -54,7 +59,7 @@ def close_store(
             kept.append(reason)
     if not kept:
         try:
-            directory.save(replace(facts, pool=None, lanes=flushed_ends(directory, control)))
+            directory.save(replace(facts, pool=None, lanes=flushed_ends(control)))
         except OSError as error:
             kept.append(f"store.json can't be written: {error}")
     if not kept:
@@ -89,6 +94,12 @@ def is_undrained(control: ControlRegion) -> bool:
     lanes = _sound_lanes(control)
     left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
     return bool(left.any())
+
+
+def _unflushed(control: ControlRegion) -> list[int]:
+    """The lanes of which something was accepted and is not flushed."""
+    lanes = control.lane_table()
+    return list(map(int, np.flatnonzero(lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED])))
 
 
 def rewrites_are_left(control: ControlRegion) -> bool:

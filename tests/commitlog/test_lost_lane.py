@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.errors import CommitLogError, DamagedFile, RecoveryError
+from commitlog.errors import CommitLogError, DamagedFile, PoolNotAdopted, RecoveryError
 from tests.builders.killed import kill_store
 from tests.command_line import run
 
@@ -50,6 +52,10 @@ def _remove_all(lane: Path) -> None:
     shutil.rmtree(lane.parent)
 
 
+def _rename_all(lane: Path) -> None:
+    _rename(lane.parent)
+
+
 @pytest.mark.parametrize("damage", [_remove, _rename, _remove_all])
 def test_a_lane_is_missed(damage: Callable[[Path], None], made: Path, tmp_path: Path) -> None:
     """Readers, verify and backup say so, and the start asks for it."""
@@ -85,6 +91,41 @@ def test_a_killed_store_misses_it_by_its_pool(tmp_path: Path) -> None:
         with pytest.raises(DamagedFile):
             read(path)
     assert any("lane 0: nothing of it" in str(warning.message) for warning in said)
+    assert b"lanes/0 is missing" in run("verify", path).stdout
+
+
+@pytest.mark.parametrize("damage", [_rename, _rename_all])
+def test_a_stop_does_not_forget_a_lane(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """Its directory goes while the stages run and nobody sends: the next start misses it."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store:
+        with store.producer() as producer:
+            producer.send("orders", b"x")
+            producer.flush()
+        damage(path / "lanes/0")
+    assert b"lanes/0 is missing" in run("verify", path).stdout
+    with pytest.raises(RecoveryError, match="lanes/0 is missing"):
+        commitlog.Store.open(path, CONFIG)
+
+
+@pytest.mark.leaves_pools
+def test_a_stop_keeps_what_only_the_pool_has_of_it(tmp_path: Path) -> None:
+    """A message is in memory when the directory goes: the pool stays, the next start names it."""
+    path, config = tmp_path / "store", CONFIG | {"supervisor": {"stop_timeout_ms": 1000}}
+    store = commitlog.Store.open(path, config)
+    with store.producer() as producer:
+        producer.send("orders", b"x").wait("flushed")
+        (committer,) = (stage.pid for stage in store.statistics().stages if stage.stage == "committer")
+        os.kill(committer, signal.SIGSTOP)
+        producer.send("orders", b"y")
+        while (path / "lanes/0").exists():  # a stage may write there meanwhile
+            shutil.rmtree(path / "lanes/0", ignore_errors=True)
+        os.kill(committer, signal.SIGCONT)
+    report = store.close()
+    assert not report.drained
+    assert "lane 0" in " ".join(report.kept)
+    with pytest.raises(PoolNotAdopted, match="lane 0"):
+        commitlog.Store.open(path, CONFIG)
 
 
 def test_a_lane_that_loses_its_positions_and_its_last_segments(made: Path, tmp_path: Path) -> None:
