@@ -347,6 +347,8 @@ class Replica:
         """Makes `store.json` say what the store says. The directory is marked before that."""
         known = self.facts or StoreFacts(welcome.store, welcome.segment_bytes)
         self._check_same(welcome, known)
+        if self.facts is not None:  # else the copy is a new one, and what an earlier one had is no matter
+            self.mark.note_acknowledged(welcome.acknowledged)
         facts = replace(
             known,
             generation=welcome.generation,

@@ -161,7 +161,8 @@ class Hello:
 class Welcome:
     """What a store answers: what the `store.json` of a copy needs, and its lanes' first and limit.
 
-    `epochs` has all epochs of the store, the oldest first.
+    `epochs` has all epochs of the store, the oldest first. `acknowledged` says how far a replica of
+    this name had each lane when the store heard of it last, as far as the store still has that.
     """
 
     store: str
@@ -175,6 +176,7 @@ class Welcome:
     config: dict[str, Any] = field(default_factory=dict)
     epochs: tuple[Epoch, ...] = ()
     lanes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    acknowledged: Mapping[int, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         return _greeting({"protocol": PROTOCOL, **asdict(self)})
@@ -198,6 +200,10 @@ class Welcome:
                 {
                     number_below(int(lane), LANE_ROWS): (number_below(a), number_below(b))
                     for lane, (a, b) in values["lanes"].items()
+                },
+                {
+                    number_below(int(lane), LANE_ROWS): number_below(end)
+                    for lane, end in values.get("acknowledged", {}).items()
                 },
             )
             size = welcome.segment_bytes

@@ -120,6 +120,12 @@ class Peers:
         with self._lock:
             return [one for one in self._connections if one.peer_name == name]
 
+    def acknowledged_by(self, name: str) -> dict[int, int]:
+        """How far a replica had each lane when it was heard of last."""
+        with self._lock:
+            state = self._states.get(name)
+            return dict(state.acknowledged) if state else {}
+
     # ---- the main thread ------------------------------------------------------------------------
 
     def wake(self) -> None:

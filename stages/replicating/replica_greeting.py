@@ -7,6 +7,7 @@ what is wrong, and what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from commitlog.config import ReplicationConfig
 from commitlog.disk.epochs import epochs_from_json, is_of_history, shared_end
@@ -102,9 +103,9 @@ class Greeting:
         except FileNotFoundError:
             return None
 
-    def welcome(self) -> Welcome:
-        """What a replica needs to begin or to go on."""
-        facts = self._facts
+    def welcome(self, acknowledged: Mapping[int, int] = MappingProxyType({})) -> Welcome:
+        """What a replica needs to begin or to go on, and what it had `acknowledged` before."""
+        facts, lanes = self._facts, dict(self._lane_logs)
         return Welcome(
             store=facts.id,
             epoch=facts.epoch,
@@ -114,5 +115,6 @@ class Greeting:
             housekeeping_ms=self._config.housekeeping_ms,
             config={name: section for name, section in facts.config.items() if name != "replication"},
             epochs=self._epochs,
-            lanes={lane: (log.first, log.limit) for lane, log in sorted(dict(self._lane_logs).items())},
+            lanes={lane: (log.first, log.limit) for lane, log in sorted(lanes.items())},
+            acknowledged={lane: min(end, lanes[lane].limit) for lane, end in acknowledged.items() if lane in lanes},
         )

@@ -193,7 +193,7 @@ class ReplicaListener:
         connection = ReplicaConnection(
             tls,
             hello,
-            self._greeting.welcome(),
+            self._greeting.welcome(self._peers.acknowledged_by(hello.name)),
             self._lane_logs,
             SmallFiles(self._peers.directory),
             self._config,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import commitlog
+from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
+from commitlog.record.layout import Buffer
 from commitlog.replicas.promotion import promote
+from commitlog.replicas.replica import Replica
+from commitlog.replicas.tls import Credentials
 from tests.nightly import with_nightly
-from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal
+from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal, flushed_of
 from tests.waiting import wait_until
 
 MESSAGES = 300
@@ -87,6 +96,42 @@ def test_a_promotion_says_what_the_copy_has_lost(scene: Scene, loss: str) -> Non
     made = promote(scene.copy)
     assert made.lacks[0] >= SEGMENT_BYTES // 8
     assert not verify_store(scene.copy).good
+
+
+class FullDisk(FileChannel):
+    """No segment takes anything."""
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).parent.name == "commitlog":
+            raise OSError(errno.ENOSPC, "full")
+        super().pwrite(fd, data, offset)
+
+
+def test_an_older_copy_put_back_says_what_it_lacks(scene: Scene) -> None:
+    """It has met the store once more, which knows what it had acknowledged, and got no further."""
+    scene.copied(fill)
+    shutil.copytree(scene.copy, older := scene.path / "older")
+    before = flushed_of(older)[0]
+    with scene.open() as store, scene.follower():
+        fill(store)
+        await_copy(scene)
+        mark = StoreDirectory(scene.copy)
+        had = flushed_of(scene.copy)[0]
+        wait_until(lambda: load_mark(mark).acknowledged == {0: had}, "it is noted")  # type: ignore[union-attr]
+    shutil.rmtree(scene.copy)
+    older.rename(scene.copy)
+    certificate, key = scene.certificates.make("of-copy")
+    credentials = Credentials(certificate, key, scene.certificates.authority)
+    kept = Replica(scene.copy, f"localhost:{scene.port}", credentials, "copy", channel=FullDisk())
+    with scene.open():
+        thread = threading.Thread(target=kept.run)
+        thread.start()
+        try:
+            wait_until(lambda: load_mark(mark).acknowledged == {0: had}, "it has heard it")  # type: ignore[union-attr]
+        finally:
+            kept.stop()
+            thread.join()
+    assert promote(scene.copy).lacks == {0: had - before}
 
 
 def test_damage_within_a_segment_is_found_where_all_is_read(scene: Scene) -> None:
