@@ -24,8 +24,9 @@ class Garbage:
 def planted(start):
     def begin(function, *arguments, **more):
         def run(*given):
-            Garbage(use)
-            gc.collect()  # as any allocation in the new thread may do
+            if not used.is_set():  # not in a thread that starts while the program ends
+                Garbage(use)
+                gc.collect()  # as any allocation in the new thread may do
             function(*given)
         return start(run, *arguments, **more)
     return begin

@@ -236,7 +236,7 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
             text = drawn(watch, Choice(), 80, 24)
             now = watch.snapshot()
             plain = list(lines(now, rates(now, now)))
-            (reason,) = health(now).reasons
+            reason, *_ = health(now).reasons
     assert plain[1] == f"{reason.severity.upper()}: {reason.text}; {reason.way_out}"
     first_table = next(number for number, line in enumerate(text) if line.startswith("lane "))
     assert "down" in text[0]

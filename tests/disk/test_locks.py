@@ -187,7 +187,8 @@ def test_an_interrupt_at_any_line_of_the_first_send_to_a_topic_leaves_nothing(tm
             send(tracer)
             if not set(leaks.descriptors()) <= before:
                 gc.collect()
-            assert set(leaks.descriptors()) <= before, f"after line {tracer.at}"
+            # a thread that makes the producer's sockets may have its memory for a moment longer
+            wait_until(lambda: set(leaks.descriptors()) <= before, f"nothing is open after line {tracer.at}")
             if tracer.at is None:
                 break
         assert len(seen) > 20

@@ -132,7 +132,7 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, HandMadeSt
     for same in (True, False):
         made[same] = HandMadeStore(tmp_path_factory.mktemp("undamaged") / "store")
         for number in range(100):
-            made[same].lane(0).append("orders", b"body", key=None if same else "k" * (number % 3))
+            made[same].lane(0).append("orders", b"body", key=None if same else "k" * (number % 3) or None)
         made[same].publish()
     return made
 
