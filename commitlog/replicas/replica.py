@@ -14,6 +14,7 @@ anew (`again`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import ssl
@@ -278,7 +279,15 @@ class Replica:
         number = 1
         while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
             number += 1
-        self.channel.rename(path, aside)
+        try:
+            self.channel.rename(path, aside)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EXDEV):
+                raise
+            raise ReplicaRefused(
+                f"{path} is a mount point, which can't be renamed: move what is in it to another directory, and give the "
+                f"same command again"
+            ) from error
         self.channel.sync_directory(path.parent)
         self.facts, self.mark, self._saved_mark = None, ReplicaMark(self.source, self.name), None
         self._tell(f"{path} is now {aside}; a new copy begins")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import socket
 import ssl
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import ReplicaRefused, ReplicationRefused, StoreSuperseded
 from commitlog.replicas.promotion import promote
 from commitlog.replicas.replica import Replica
@@ -19,11 +22,13 @@ from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, check_equal
 from tests.waiting import wait_until
 
 
-def keeper(scene: Scene, copy: Path | None = None, *, again: bool = False, **certificate: bool) -> Replica:
+def keeper(
+    scene: Scene, copy: Path | None = None, *, again: bool = False, channel: FileChannel = DISK, **certificate: bool
+) -> Replica:
     """A replica of the scene's store in this process. `certificate` says what is wrong with its."""
     own, key = scene.certificates.make("here", **certificate)
     credentials = Credentials(own, key, scene.certificates.authority)
-    return Replica(copy or scene.copy, f"localhost:{scene.port}", credentials, "here", again=again)
+    return Replica(copy or scene.copy, f"localhost:{scene.port}", credentials, "here", again=again, channel=channel)
 
 
 def send(store: commitlog.Store, *values: bytes) -> None:
@@ -88,6 +93,23 @@ def test_a_copy_of_another_store_is_refused(scene: Scene) -> None:
     shutil.rmtree(scene.primary)
     with scene.open(), pytest.raises(ReplicaRefused, match="is a copy of store"):
         keeper(scene).run()
+
+
+class MountPoint(FileChannel):
+    """The copy's directory is where a disk is mounted: the kernel renames no such directory."""
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        if (Path(source) / "replica.json").exists():
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+        super().rename(source, target)
+
+
+def test_a_copy_on_a_mount_point_is_not_set_aside_and_says_what_to_do(scene: Scene) -> None:
+    copied(scene)
+    shutil.rmtree(scene.primary)
+    with scene.open(), pytest.raises(ReplicaRefused, match="is a mount point, which can"):
+        keeper(scene, again=True, channel=MountPoint()).run()
+    assert (scene.copy / "store.json").exists()
 
 
 def test_a_directory_that_is_no_replica_is_left_alone(scene: Scene) -> None:
