@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import select
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -97,38 +94,3 @@ def test_a_bit_that_a_line_turns_over_in_the_handshake(scene: Scene) -> None:
                 producer.send("orders", b"one")
                 producer.flush("flushed", 60)
                 await_copy(scene)
-
-
-def test_strangers_do_not_keep_a_replica_out(scene: Scene) -> None:
-    """They say nothing, and come again as soon as they are sent away."""
-    with scene.open() as store, strangers(scene.port, 40), scene.follower():
-        with store.producer() as producer:
-            producer.send("orders", b"one")
-            producer.flush()
-        await_copy(scene)
-
-
-@contextmanager
-def strangers(port: int, count: int) -> Iterator[None]:
-    """That many silent connections of another address, until the end."""
-    is_over = threading.Event()
-
-    def come() -> socket.socket:
-        return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=("127.0.0.2", 0))
-
-    def hold() -> None:
-        held = [come() for _ in range(count)]
-        while not is_over.is_set():
-            for gone in select.select(held, [], [], 0.02)[0]:
-                gone.close()
-                held[held.index(gone)] = come()
-        for one in held:
-            one.close()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()

@@ -51,6 +51,7 @@ def listening(store: IdleStore, certificates: Certificates) -> Iterator[int]:
     listener.serve()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replica_listener, "GREETING_SECONDS", 1e6)
+        patch.setattr(replica_listener, "_STRANGER_SECONDS", 1e6)
         try:
             yield port
         finally:
@@ -72,6 +73,19 @@ def test_who_says_nothing_does_not_hold_a_stop(store: IdleStore, tmp_path: Path,
             stack.enter_context(context.wrap_socket(peer, server_hostname="localhost") if certified else peer)
             wait_until(greetings, "it is greeted")
         assert not greetings()
+
+
+def test_strangers_who_say_nothing_do_not_keep_a_replica_out(store: IdleStore, tmp_path: Path) -> None:
+    """They hold all places, and never go by themselves: the oldest of them has to go."""
+    certificates = Certificates(tmp_path)
+    context = Credentials(*certificates.make("copy"), certificates.authority).context(server_side=False)
+    with listening(store, certificates) as port, ExitStack() as stack:
+        here = "127.0.0.1", port
+        for _ in range(16):
+            stack.enter_context(socket.create_connection(here, source_address=("127.0.0.2", 0)))
+        wait_until(lambda: greetings() == 16, "all places are taken")
+        with context.wrap_socket(socket.create_connection(here, 30), server_hostname="localhost") as tls:
+            assert tls.version() == "TLSv1.3"
 
 
 def test_a_refusal_that_nobody_takes_leaves_no_socket(
