@@ -35,7 +35,7 @@ from commitlog.config import Config, LogsConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, StageFailed, StoreNotFound, is_refusal, store_moved
+from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal, store_moved
 from commitlog.native import description
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import ALL_STAGES, Header, Lane, Stage
@@ -114,10 +114,12 @@ class BaseStage(ABC):
 
     @staticmethod
     def _channel_at(path: Path) -> FileChannel:
-        """The disk as this stage sees it. Raises StoreNotFound."""
+        """The disk as this stage sees it. Raises StoreNotFound, OSError."""
         try:
             return StoreChannel(path)
         except OSError as error:
+            if is_refusal(error):
+                raise
             raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
 
     def _take_lock(self) -> int:
@@ -454,11 +456,13 @@ def main(kind: type[BaseStage]) -> None:
         log_to_own_output(log_file, stage.config.logs)  # the stage knows it from the store's configuration
         signal.signal(signal.SIGTERM, stage.request_stop)
         stage.run()
-    except CommitLogError as error:
+    except (CommitLogError, OSError, zmq.ZMQError, MemoryError) as error:
+        refused = error.__cause__ if isinstance(error, DiskError) else error
+        if refused is not None and is_refusal(refused):
+            text = "the %s ends, and is started again, because the system refuses what it needs: %s"
+            log.error(text, kind.name, error)
+            sys.exit(REFUSED)
+        if not isinstance(error, CommitLogError):
+            raise
         log.error("%s: %s", type(error).__name__, error)
         sys.exit(1)
-    except (OSError, zmq.ZMQError, MemoryError) as error:
-        if not is_refusal(error):
-            raise
-        log.error("the %s ends, and is started again, because the system refuses what it needs: %s", kind.name, error)
-        sys.exit(REFUSED)

@@ -88,12 +88,18 @@ def test_each_stage_may_die_while_the_disk_is_full(tmp_path: Path) -> None:
     with_tmpfs(place, 8 * MIB, act)
 
 
-@pytest.mark.parametrize("code", with_nightly([errno.EROFS], [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE]))
-def test_a_stage_that_the_disk_refuses_waits_for_it(code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "code"),
+    with_nightly(
+        [("/locks/", errno.EROFS), ("/store.json", errno.EMFILE)],
+        [("/locks/", code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE)],
+    ),
+)
+def test_a_stage_that_the_disk_refuses_waits_for_it(where: str, code: int, tmp_path: Path) -> None:
     """It may come as often as it likes: a store is not given up for a disk that may heal."""
     faults = FaultsDirectory(tmp_path / "store")
     with patched_stages(), commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
-        faults.set(Rule("open", where="/locks/", error=code, stage="committer"))
+        faults.set(Rule("open", where=where, error=code, stage="committer"))
         os.kill(stage_pid(store, "committer"), signal.SIGKILL)
         wait_until(lambda: faults.hits() > CONFIG["supervisor"]["restarts_max"] + 2, "the committer to try")
         receipt = producer.send("t", b"x")
