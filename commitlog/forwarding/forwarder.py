@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import (
@@ -42,7 +42,7 @@ from commitlog.forwarding.positions import (
     read_positions,
 )
 from commitlog.forwarding.progress import Progress, Sent
-from commitlog.forwarding.refusals import Refusals, refused_by_kafka
+from commitlog.forwarding.refusals import OF_A_MESSAGE, TOO_LARGE, Refusals, refused_by_kafka
 from commitlog.forwarding.session import (
     ANY_PARTITION,
     NewSession,
@@ -282,6 +282,8 @@ class Forwarder:
             self._refusals.check(self._topics())
             raise NewSession from None
         except RefusedByKafka as refused:
+            if self._was_lowered(refused, session):
+                raise NewSession from None
             raise self._refused(refused, kafka_topics, waiting, sent) from None
         positions.update(moved)
         self._progress.moved(targets.positions, sent)
@@ -342,20 +344,31 @@ class Forwarder:
     def _refused(
         self, refused: RefusedByKafka, kafka_topics: dict[str, str], waiting: Waiting, sent: Sent
     ) -> MessageRefused:
-        """The error that says which message it is: librdkafka knows only its value."""
-        what = f"a message of {len(refused.value):,} bytes"
+        """The error that says which message it is: librdkafka knows only what it was given."""
+        wanted = refused.message
+        what = f"a message of {len(wanted.value):,} bytes"
         for (topic, lane), (begin, end) in waiting.items():
-            if kafka_topics[topic] != refused.topic:
+            if kafka_topics[topic] != wanted.topic:
                 continue
             for rows in self._source.rows((topic, lane), begin, min(sent.to[topic, lane] + CHUNK_ROWS, end)):
-                if refused.value in rows.values:
-                    offset = rows.offsets[rows.values.index(refused.value)]
-                    what = f"topic {topic}, lane {lane}, offset {offset}: its message of {len(refused.value):,} bytes"
-                    return self._message_refused(what, refused)
+                for offset, value, key, time in zip(rows.offsets, rows.values, rows.keys, rows.times, strict=False):
+                    if (value, key) == (wanted.value, wanted.key) and wanted.time_ms in (0, time):
+                        what = f"topic {topic}, lane {lane}, offset {offset}: its message of {len(value):,} bytes"
+                        return self._message_refused(what, refused)
         return self._message_refused(what, refused)
 
     def _message_refused(self, what: str, refused: RefusedByKafka) -> MessageRefused:
+        way_out = "raise message.max.bytes in the --config file" if refused.here else OF_A_MESSAGE[refused.error.code()]
+        if refused.error.code() == KafkaError.INVALID_TIMESTAMP:
+            what += ", or another one of its batch,"  # librdkafka does not say which
         return MessageRefused(
-            f"{what} is refused by Kafka's topic {refused.topic} ({self._cluster.shown(refused.why)}): raise that topic's "
-            "max.message.bytes, then start the forwarder again; it goes on with this message"
+            f"{what} is refused by Kafka's topic {refused.topic} ({self._cluster.shown(refused.error.str())}): {way_out}; "
+            "then start the forwarder again; it goes on with this message"
         )
+
+    def _was_lowered(self, refused: RefusedByKafka, session: Session) -> bool:
+        """Whether the topic's limit is below the session's batches now: each message may fit."""
+        if refused.here or refused.error.code() not in TOO_LARGE:
+            return False
+        now = self._cluster.find([refused.topic]).get(refused.topic)
+        return now is not None and now.batch_bytes_max < session.batch_bytes

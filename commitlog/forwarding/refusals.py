@@ -21,6 +21,26 @@ _WAYS_OUT = {
 """What Kafka refuses of one topic only, and what to do."""
 
 
+_WITH_KEY = (
+    "a compacted topic takes no message without a key: set its cleanup.policy to delete, or give another topic with "
+    "--topic-map"
+)
+OF_A_MESSAGE = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise that topic's max.message.bytes",
+    KafkaError.INVALID_MSG_SIZE: "raise that topic's max.message.bytes",
+    KafkaError.RECORD_LIST_TOO_LARGE: "raise that topic's segment.bytes",
+    KafkaError.INVALID_TIMESTAMP: "raise that topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms, "
+    "or set its message.timestamp.type to LogAppendTime",
+    KafkaError.INVALID_RECORD: _WITH_KEY,
+    KafkaError.INVALID_MSG: _WITH_KEY,
+}
+"""What Kafka refuses of one message, and what to do."""
+TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
+"""Of these the largest message of a batch is the reason."""
+WANTS_KEY = {KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
+"""Of these the first message without a key is: librdkafka gives the whole batch the error."""
+
+
 def is_of_a_topic(error: KafkaError) -> bool:
     """Whether Kafka refuses one topic, and may take the others."""
     return error.code() in _WAYS_OUT

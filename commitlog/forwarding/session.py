@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -17,7 +17,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, error_of
 from commitlog.forwarding.positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
-from commitlog.forwarding.refusals import is_of_a_topic
+from commitlog.forwarding.refusals import OF_A_MESSAGE, TOO_LARGE, WANTS_KEY, is_of_a_topic
 from commitlog.forwarding.source import Rows
 
 _STEP_SECONDS = 0.2
@@ -29,14 +29,6 @@ _COMMIT_SECONDS = 60.0
 """Kafka's default of transaction.timeout.ms: after that the coordinator aborts a transaction."""
 ANY_PARTITION = -1
 """Kafka's partitioner chooses."""
-_OF_A_MESSAGE = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    KafkaError.INVALID_MSG_SIZE,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.INVALID_RECORD,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-}
 
 
 class Stopped(Exception):  # no error: what is open is aborted
@@ -47,12 +39,27 @@ class NewSession(Exception):  # no error: the producer needs another setting, or
     """The session ends, and the next one begins at once."""
 
 
-class RefusedByKafka(Exception):  # becomes a MessageRefused that says which message
-    """Kafka does not take a message: its topic in Kafka, its value, and why."""
+class Sent(NamedTuple):
+    """What tells a message from others, as librdkafka gives it back."""
 
-    def __init__(self, topic: str, value: bytes, why: str) -> None:
-        super().__init__(why)
-        self.topic, self.value, self.why = topic, value, why
+    topic: str
+    value: bytes
+    key: bytes | None
+    time_ms: int
+    """0 where librdkafka does not say it."""
+
+
+class RefusedByKafka(Exception):  # becomes a MessageRefused that says which message
+    """Kafka does not take a message, or librdkafka does not (`here`)."""
+
+    def __init__(self, message: Sent, error: KafkaError, *, here: bool = False) -> None:
+        super().__init__(error.str())
+        self.message, self.error, self.here = message, error, here
+
+    @property
+    def topic(self) -> str:
+        """The topic in Kafka."""
+        return self.message.topic
 
 
 class TopicRefusedByKafka(Exception):  # becomes a TopicRefused of the topics that go there
@@ -110,7 +117,7 @@ class Session:
             except KafkaException as error:
                 if error_of(error).code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise
-                raise RefusedByKafka(topic, value, error_of(error).str()) from None
+                raise RefusedByKafka(Sent(topic, value, key, time), error_of(error), here=True) from None
         self._producer.poll(0)
 
     def _send_when_there_is_room(self, *message: Any) -> None:
@@ -193,11 +200,16 @@ class Session:
             return
         if is_of_a_topic(error):
             self._refused = self._refused or TopicRefusedByKafka(str(message.topic()), error)
-        if error.code() not in _OF_A_MESSAGE or isinstance(self._refused, TopicRefusedByKafka):
+        if error.code() not in OF_A_MESSAGE or isinstance(self._refused, TopicRefusedByKafka):
             return
-        value = message.value() or b""
-        if self._refused is None or len(value) > len(self._refused.value):  # the others were in one batch with it
-            self._refused = RefusedByKafka(str(message.topic()), value, error.str())
+        value, key = message.value() or b"", message.key()
+        known = self._refused.message if self._refused is not None else None
+        lacks_key = error.code() in WANTS_KEY and key is None and known is not None and known.key is not None
+        if (
+            known is None or lacks_key or (error.code() in TOO_LARGE and len(value) > len(known.value))
+        ):  # others were in one batch
+            time_ms = max(message.timestamp()[1], 0)
+            self._refused = RefusedByKafka(Sent(str(message.topic()), value, key, time_ms), error)
 
     def close(self) -> None:
         """Aborts what was not committed: until then it hides what comes after from consumers.

@@ -178,5 +178,10 @@ def _rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def _headers(pairs: list[tuple[bytes, bytes]]) -> Headers | None:
-    """A message's properties, the system's too, by RocketMQ's names."""
-    return [(name.decode(errors="replace"), value) for name, value in pairs if name not in _KEY_NAMES] or None
+    """A message's properties, the system's too, by RocketMQ's names.
+
+    librdkafka's names end at a zero byte, so that is written out.
+    """
+    return [
+        (name.decode(errors="replace").replace("\0", r"\x00"), value) for name, value in pairs if name not in _KEY_NAMES
+    ] or None

@@ -194,6 +194,22 @@ def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: 
     assert kafka.values(name) == bodies(store)
 
 
+def test_a_compacted_topic_names_the_message_without_a_key(tmp_path: Path, kafka: Broker) -> None:
+    """One of the same value, and a larger one, are in the same batch: they are not named."""
+    store = HandMadeStore(tmp_path / "store")
+    for value, key in ((b"same", "k"), (b"larger than it", "k"), (b"same", None)):
+        store.lane(0).append("orders", value, key=key, properties={"a\0b": "x"})
+    store.publish()
+    name = kafka.new_name()
+    kafka.create(name, 1, cleanup_policy="compact")
+    with pytest.raises(MessageRefused, match=r"lane 0, offset 2: .*without a key.*cleanup\.policy"):
+        forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+    other = kafka.new_name()
+    kafka.create(other, 1)
+    forward(store.path, kafka.url, topic_map=[f"orders={other}"])
+    assert {header for one in kafka.read(other)[0] for header, _ in one.headers()} >= {r"a\x00b"}
+
+
 @pytest.mark.nightly
 def test_a_topic_that_was_made_again_stops_the_forwarder(tmp_path: Path, kafka: Broker) -> None:
     store, name = own_topic(tmp_path / "store", kafka, rows=5)
