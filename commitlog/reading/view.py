@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import queue_directories
 from commitlog.disk.epochs import Epoch, epochs_from_json
@@ -25,10 +26,13 @@ from commitlog.disk.store_directory import (
     boot_id,
     checked_path,
 )
-from commitlog.errors import StoreNotFound, disk_error, is_refusal
-from commitlog.shm.layout import LANE_ROWS, Lane
+from commitlog.errors import DamagedFile, StoreNotFound, disk_error, is_refusal
+from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROWS, Lane
 from commitlog.shm.positions import ControlRegion, counted_entries
 from commitlog.shm.region import RegionError, private_directory
+
+_LOOKS_MOST = 100
+_LOOK_AGAIN_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +239,9 @@ class StoreView:
         return self.directory.lane_directory(number)
 
     def limits(self, lane: int) -> LaneLimits:
-        """The lane's positions now.
-
-        `dispatched` is loaded before `flushed`, `flushed` before `committed`.
-        """
+        """The lane's positions now. Raises DamagedFile for those that no lane can have."""
         if self.control is not None and lane < LANE_ROWS:
-            row = self.control.row(lane)
-            dispatched = row[Lane.DISPATCHED]
-            flushed = row[Lane.FLUSHED]
-            committed = row[Lane.COMMITTED]
-            entries = counted_entries(row, dispatched)
-            return LaneLimits(lane, row[Lane.FIRST], dispatched, flushed, committed, entries)
+            return self._live_limits(self.control, lane)
         file = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel)
         found = file.load()
         known = 0 if file.findings else self.facts.lanes.get(lane, 0)  # the log may be another's, too
@@ -254,6 +250,25 @@ class StoreView:
         flushed = max(found.flushed_where, known)
         return LaneLimits(
             lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
+        )
+
+    def _live_limits(self, control: ControlRegion, lane: int) -> LaneLimits:
+        """The positions in shared memory.
+
+        `dispatched` is loaded before `flushed`, `flushed` before `committed`. A start stores all of
+        them one after the other, so what is out of order is looked at again for a moment.
+        """
+        row = control.row(lane)
+        for _ in range(_LOOKS_MOST):
+            dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
+            entries, first = counted_entries(row, dispatched), row[Lane.FIRST]
+            in_order = max(dispatched, first) <= flushed <= committed
+            if in_order and committed - flushed <= (DIRECT_WINDOW + 1) * self.segment_bytes:
+                return LaneLimits(lane, first, dispatched, flushed, committed, entries)
+            SYSTEM_CLOCK.sleep(_LOOK_AGAIN_SECONDS)
+        raise DamagedFile(
+            f"lane {lane}: its positions in {control.region.path} are damaged: nothing of it can be read before the store "
+            "was started again; `commitlog run` says what to do with the pool"
         )
 
     def close(self) -> None:

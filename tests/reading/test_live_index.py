@@ -128,7 +128,8 @@ def test_verify_takes_no_unfinished_record_for_damage(lane: LiveLane, inside: in
     assert report.good, report
     data[cut - 20 : cut] = bytes(20)  # a record that is flushed as a whole
     segment.write_bytes(data)
-    lane.set(Lane.FLUSHED, lane.made.end)
+    for word in (Lane.COMMITTED, Lane.FLUSHED):
+        lane.set(word, lane.made.end)
     assert not verify_store(lane.store.path).good
 
 
