@@ -10,7 +10,7 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
 from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
-from commitlog.reading.log_begin import begin_of_log
+from commitlog.reading.log_begin import begin_of_log, other_lanes_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
 
@@ -71,6 +71,8 @@ class LaneSource:
         than the log, and named readers may be further. Good records that follow are the log's.
         """
         segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        if other := other_lanes_log(segments, self.directory):
+            raise BackupRefused(other)
         log, recorded = LogScan(segments, self.number), limits.flushed
         self.first = begin_of_log(log, limits.first if recorded else None)
         known = recorded or flushed_by_checkpoint(self.directory, log, self.view.channel)

@@ -44,7 +44,7 @@ from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
 from commitlog.reading.indexed_offsets import IndexedOffsets
-from commitlog.reading.log_begin import begin_of_log
+from commitlog.reading.log_begin import begin_of_log, other_lanes_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.layout import BLANK_BYTES
@@ -178,6 +178,8 @@ class _Recovery:
         segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
         for path, reason in segments.findings:
             self._find(f"{path}: {reason}")
+        if other := other_lanes_log(segments, self.lane_directory):
+            raise RecoveryError(other)
         log = LogScan(segments, self.lane, progress=self._progress)
         recorded = self._recorded()
         self.has_positions = recorded is not None

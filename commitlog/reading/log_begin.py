@@ -1,4 +1,6 @@
-"""Where a log begins: at what retention has left, by its own durable record.
+"""Where a log begins, and whose it is.
+
+It begins at what retention has left, by its own durable record.
 
 What is missing behind that is damage, at the begin of a log as in its middle. So the files alone
 never tell where a log begins.
@@ -6,7 +8,9 @@ never tell where a log begins.
 
 from __future__ import annotations
 
-from commitlog.reading.log_scan import LogScan
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.store_directory import LaneDirectory
+from commitlog.reading.log_scan import Gap, LogScan
 
 
 def begin_of_log(log: LogScan, recorded: int | None) -> int:
@@ -21,3 +25,24 @@ def begin_of_log(log: LogScan, recorded: int | None) -> int:
     if recorded is None:
         return 0 if any(map(log.holds_record, segments.starts)) else segments.first
     return min(recorded, segments.first) if segments.starts else recorded
+
+
+def other_lanes_log(segments: MappedFileQueue, lane_directory: LaneDirectory) -> str:
+    """What is wrong where a lane has the log of another one, or "": its files' first records tell.
+
+    Somebody has renamed or swapped the lanes' directories then. To this lane all of its records are
+    wrong, and a recovery would set them aside.
+    """
+    own, others = LogScan(segments, lane_directory.number), set[int]()
+    for start in segments.starts:
+        if own.holds_record(start):
+            return ""
+        piece = next(LogScan(segments, None).pieces(start), None)
+        if piece is not None and not isinstance(piece, Gap):
+            others.add(int(piece.queue_ids[0]))
+    if len(others) != 1:
+        return ""
+    return (
+        f"{lane_directory.path} has the log of lane {others.pop()}: give the directory the name that it had, or move it "
+        f"away"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -126,6 +127,36 @@ def test_a_stop_keeps_what_only_the_pool_has_of_it(tmp_path: Path) -> None:
     assert "lane 0" in " ".join(report.kept)
     with pytest.raises(PoolNotAdopted, match="lane 0"):
         commitlog.Store.open(path, CONFIG)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_directory_of_another_lane_is_left_as_it_is(is_killed: bool, made: Path, tmp_path: Path) -> None:
+    """Where two directories have changed their names, no record is set aside or written over."""
+    path = tmp_path / "store"
+    shutil.copytree(made, path)
+    lanes = [path / "lanes/0", path / "lanes/1"]
+    if is_killed:  # in its first life, and without its pool
+        facts = json.loads((path / "store.json").read_bytes())
+        (path / "store.json").write_text(
+            json.dumps({name: facts[name] for name in facts if name not in ("lanes", "crc32")})
+        )
+        for lane in lanes:
+            (lane / "abort").touch()
+    swap(*lanes)
+    with pytest.raises(RecoveryError, match=r"lanes/0 has the log of lane 1: give the directory the name that it had"):
+        commitlog.Store.open(path, CONFIG)
+    refused = run("backup", path, tmp_path / "backup")
+    assert refused.returncode == 1
+    assert run("verify", path).returncode == 1
+    swap(*lanes)
+    commitlog.Store.open(path, CONFIG).close()
+    assert read(path) == 2 * SENT
+
+
+def swap(one: Path, other: Path) -> None:
+    one.rename(one.with_name("aside"))
+    other.rename(one)
+    one.with_name("aside").rename(other)
 
 
 def test_a_lane_that_loses_its_positions_and_its_last_segments(made: Path, tmp_path: Path) -> None:
