@@ -222,7 +222,8 @@ class Committer(BaseStage):
             ]
             if self._is_same(fd, held[where - start : end - start], where - start):
                 return held[where - start : end - start]
-            return self._of_both(lane, row, start, held, self._on_disk(fd, 0, end - start))[where - start :]
+            on_disk = self._on_disk(fd, 0, end - start)
+            return self._of_both(lane, row, start, held, end - start, on_disk)[where - start :]
         end = min(committed, start + size)
         at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
         data = self.channel.pread(fd, end - start, 0)
@@ -231,33 +232,41 @@ class Committer(BaseStage):
 
     def _is_same(self, fd: int, held: memoryview, position: int) -> bool:
         """Whether a segment file has these bytes of its buffer at a position."""
-        return all(
-            self._on_disk(fd, position + at, len(held[at : at + _COMPARED_BYTES])) == held[at : at + _COMPARED_BYTES]
-            for at in range(0, len(held), _COMPARED_BYTES)
-        )
+        parts = ((at, held[at : at + _COMPARED_BYTES]) for at in range(0, len(held), _COMPARED_BYTES))
+        return all((self._on_disk(fd, position + at, len(part)) or b"") == part for at, part in parts)
 
-    def _on_disk(self, fd: int, position: int, count: int) -> bytes:
-        """Bytes of a segment file; zeros where they can't be read, because a write may mend it."""
+    def _on_disk(self, fd: int, position: int, count: int) -> bytes | None:
+        """Bytes of a segment file, or None where they can't be read: a write may mend that."""
         try:
-            return self.channel.pread(fd, count, position).ljust(count, b"\0")
+            return self.channel.pread(fd, count, position)
         except OSError as error:
             log.warning("a segment can't be read before it is written again: %s", error)
-            return bytes(count)
+            return None
 
-    def _of_both(self, lane: int, row: memoryview, start: int, held: memoryview, on_disk: bytes) -> bytes:
-        """What a segment file is to have, where it differs from the buffer.
+    def _of_both(
+        self, lane: int, row: memoryview, start: int, held: memoryview, count: int, on_disk: bytes | None
+    ) -> bytes | memoryview:
+        """What the first `count` bytes of a segment file are to be, where it is not as the buffer.
 
         Either a failed sync has lost bytes of the file, or the memory was harmed. Whole records of
         the file stay, and the buffer has what follows them. Nothing that was flushed is written
-        from a buffer whose own records are not whole.
+        from a buffer whose own records are not whole, and no zeros in place of what the file did
+        not give. Raises OSError where neither is to be had.
         """
         lane_directory = self.directory.lane_directory(lane)
         at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
-        kept, whole = whole_end(lane_directory, on_disk, at, start), whole_end(lane_directory, held, at, start)
+        whole = whole_end(lane_directory, held, at, start)
+        if whole < len(held):
+            log.error("lane %d: its write buffer is damaged at offset %d of the log", lane, start + whole)
+        if on_disk is None:
+            if whole < len(held):
+                raise OSError(errno.EIO, f"{lane_directory.segment_path(start)} can't be read to mend it")
+            return held[:count]
+        filled = on_disk.ljust(count, b"\0")
+        kept = min(whole_end(lane_directory, filled, at, start), len(on_disk))
         if whole < len(held):
             kept = max(kept, row[Lane.FLUSHED] - start)
-            log.error("lane %d: its write buffer is damaged at offset %d of the log", lane, start + whole)
-        return on_disk[:kept] + bytes(held[kept : len(on_disk)])
+        return filled[:kept] + bytes(held[kept:count])
 
     def _file(self, lane: int, start: int) -> int:
         """The open file of the segment that a lane is in. One file of each lane is open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -18,6 +19,8 @@ from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion
 from tests.builders.killed import kill_store
 from tests.crash.scene import kill, pid_of
+from tests.faults.bench import bench
+from tests.faults.channel import Rule
 from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
@@ -142,3 +145,33 @@ def test_a_flusher_that_starts_again(tmp_path: Path) -> None:
         receipt.wait()
         control.close()
     assert numbers(path) == list(range(SENT))
+
+
+@pytest.mark.parametrize("how", ["is refused", "is too short"])
+def test_a_file_that_can_not_be_compared(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync fails, and then the read before the rewrite: the file gets what the buffer has."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        producer.send("t", value(0))
+        made.settle()
+        producer.send("t", value(1))
+        made.turn("committer")
+        segment = tmp_path / "store/lanes/0/commitlog" / f"{0:020d}"
+        before, size = segment.read_bytes()[: made.lane(Lane.WROTE)], segment.stat().st_size
+        made.faults.set(Rule("fdatasync", error=errno.EIO, times=1))
+        made.turn("flusher")
+        made.faults.clear()
+        assert made.lane(Lane.DISPATCHED) == made.lane(Lane.FLUSHED) < made.lane(Lane.COMMITTED) == len(before)
+        channel = made.stages["committer"].channel
+
+        def refuse(*_: object) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        if how == "is refused":
+            monkeypatch.setattr(channel, "pread", refuse)
+        else:
+            os.truncate(segment, 10)
+            os.truncate(segment, size)
+            monkeypatch.setattr(channel, "pread", lambda fd, count, at: os.pread(fd, min(count, max(10 - at, 0)), at))
+        made.settle()
+        assert segment.read_bytes()[: len(before)] == before
