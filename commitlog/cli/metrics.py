@@ -96,7 +96,7 @@ def _serve(collector: StoreCollector, listen: str) -> None:
         raise ServingRefused(
             f"--listen {listen}: {error.strerror}; give an address of this machine and a free port"
         ) from error
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True)
     thread.start()
     list(collector.collect())  # says which stores can't be read
     name = f"[{host}]" if ":" in host else host
