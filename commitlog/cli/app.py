@@ -115,22 +115,30 @@ def run_command() -> None:
     warnings.showwarning = _show_warning
     try:
         try:
-            app()
+            _run_command()
         finally:
             sys.stdout.flush()  # here it can still be an error
-    except CommitLogError as error:
-        _give_up(error)
-    except PermissionError as error:  # the store belongs to somebody else
-        _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
     except OSError as error:
-        if error.errno in NOT_A_FILE and error.filename not in (None, STANDARD_OUTPUT):  # damage of the store
-            _give_up(read_error(error, error.filename))
         if error.filename != STANDARD_OUTPUT:
             raise
         discard_output()  # what is buffered would fail again at the exit
         if isinstance(error, BrokenPipeError):  # `| head` has seen enough
             sys.exit(1)
         _give_up(error, f"{STANDARD_OUTPUT}: {error.strerror}; make room, or send it elsewhere")
+
+
+def _run_command() -> None:
+    """Runs the command, and says what is wrong before the output is flushed: that may fail, too."""
+    try:
+        app()
+    except CommitLogError as error:
+        _give_up(error)
+    except PermissionError as error:  # the store belongs to somebody else
+        _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
+    except OSError as error:
+        if error.errno not in NOT_A_FILE or error.filename in (None, STANDARD_OUTPUT):
+            raise
+        _give_up(read_error(error, error.filename))  # damage of the store
 
 
 def _give_up(error: Exception, message: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -143,9 +144,11 @@ def cat(
                     _print(out, messages, write, count, at_once=follow)
         out.flush()
     except (KeyboardInterrupt, CommitLogError) as error:  # first print the good messages before it
-        out.flush()
         if isinstance(error, CommitLogError):
+            with contextlib.suppress(OSError):  # the end of the command tries it again, and says so
+                out.flush()
             raise
+        out.flush()
         if not follow:
             raise typer.Exit(130) from None
     except BrokenPipeError:  # `| head` has seen enough

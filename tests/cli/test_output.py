@@ -72,6 +72,22 @@ def test_what_can_not_be_written_is_an_error_without_a_buffer_too(store: Path) -
     assert done.stderr.startswith(b"commitlog: standard output: No space left on device; ")
 
 
+def test_an_error_is_said_though_nobody_takes_the_output(tmp_path: Path) -> None:
+    """The reader of a pipe has gone when the command meets damage."""
+    made = HandMadeStore(tmp_path / "store")
+    for value in (b"good", b"to be damaged"):
+        made.lane(0).append("t", value)
+    made.publish()
+    segment = made.path / "lanes/0/commitlog" / f"{0:020d}"
+    segment.write_bytes(segment.read_bytes().replace(b"to be damaged", b"to be Damaged"))
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*COMMAND, "cat", str(made.path)], stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert done.returncode == 1
+    assert b"CorruptRecord" in done.stderr
+
+
 def test_an_error_that_nobody_can_read_keeps_its_exit_code(tmp_path: Path) -> None:
     """A full disk takes no line on standard error; the command ends as it would anyway."""
     with open("/dev/full", "wb") as full:
