@@ -67,13 +67,36 @@ class QueueRepair:
                 self._zero_from(directory, state.sound)
 
     def _set_strangers_aside(self) -> None:
-        """Moves things that are named like a queue and are not directories into the quarantine."""
+        """Moves things that are named like a queue and are not directories into the quarantine.
+
+        A link to a directory may be the topic's own queue, which nothing but its entries tells of.
+        So its files are copied into the link's place.
+        """
         for topic in self._channel.list(self._lane_directory.consumequeue):
             queue = self._lane_directory.queue_path(topic)
             for path in (queue.parent, queue):
                 if os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
+                    files = (
+                        {name: (queue / name).resolve() for name in self._channel.list(queue)} if queue.is_dir() else {}
+                    )
                     self._set_aside(path, topic, path.name)
+                    if files:
+                        self._copy_files(files, queue)
                     break
+
+    def _copy_files(self, files: dict[str, Path], queue: Path) -> None:
+        """Copies the files of a queue into its directory, which is made."""
+        file_bytes = self._files.file_bytes
+        self._channel.make_directory(queue, below=self._lane_directory.path)
+        for name, source in files.items():
+            if is_segment_name(name) and source.is_file():
+                with self._channel.opened(source) as fd:
+                    data = self._channel.pread(fd, min(self._channel.size(fd), file_bytes), 0)
+                with self._channel.opened(queue / name, write=True, create=True) as fd:
+                    self._channel.pwrite(fd, data, 0)
+                    self._channel.fdatasync(fd)
+        for directory in (queue, queue.parent, queue.parent.parent):
+            self._channel.sync_directory(directory)
 
     def _set_aside(self, path: Path, *names: str) -> None:
         self._channel.rename(path, self._lane_directory.quarantine / set_aside_name(*names))
@@ -217,11 +240,25 @@ class QueueRepair:
                 state, end = self._files.state(directory), self._placed.get(topic, 0)
                 keep = self._first_foreign(directory, max(end, state.first), state.sound, first)
                 if keep < state.sound or state.junk:
-                    self._zero_from(directory, keep)
+                    lost_end = self._lose(directory, keep)
+                    self._zero_from(directory, lost_end)
                     if end:  # no deleted record comes behind a record that is there
-                        self._unlink_files(directory, lambda start, keep=keep: start >= keep * ENTRY_BYTES)  # type: ignore[misc]
+                        self._unlink_files(directory, lambda start, lost_end=lost_end: start >= lost_end * ENTRY_BYTES)  # type: ignore[misc]
                     found.append(f"consume queue: {directory}: entries from {keep} on named no records of its own")
         return found
+
+    def _lose(self, directory: Path, begin: int) -> int:
+        """Names damage in the entries from `begin` on, in as many as the damage may have held.
+
+        Their places have other records. Either these entries are another queue's, or the log is
+        another's: then they tell of messages that are missing. Returns where they end.
+        """
+        with self._files.opened(directory) as queue:
+            end = min(queue.end(), begin + _room(self.gaps))
+            if begin < end:
+                _fill_lost(queue, begin, end, self.gaps[-1])
+                queue.sync()
+        return max(begin, end)
 
     def _first_foreign(self, directory: Path, start: int, end: int, first: int) -> int:
         """The first of the entries [start, end) that belongs to no deleted or damaged record.

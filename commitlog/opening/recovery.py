@@ -326,9 +326,8 @@ class _Recovery:
         """Raises `flushed` to what other files show. It does so once."""
         if not self.knows_flushed:
             self.knows_flushed = True
-            is_lost = not self.has_positions
-            found = flushed_by_queues(self.lane_directory, log, self.channel, counts_lost=is_lost)
-            if is_lost:
+            found = flushed_by_queues(self.lane_directory, log, self.channel)
+            if not self.has_positions:
                 found = max(found, flushed_by_checkpoint(self.lane_directory, log, self.channel))
             self.flushed = max(self.flushed, found)
 
@@ -404,7 +403,7 @@ class _Recovery:
     def _judge(self, walked: _Walked, gap: Gap, log: LogScan) -> None:
         """Decides whether a gap is the log's end, or damage within it."""
         walked.end = gap.start
-        if gap.end > self.flushed and not gap.last:
+        if gap.end > self.flushed or gap.last:
             self._look_for_flushed(log)
         below = gap.start < self.flushed
         unfinished = not self.stopped_properly and gap.is_unfinished(self.flushed)

@@ -41,14 +41,12 @@ def flushed_by_age(log: LogScan) -> int:
     return 0
 
 
-def flushed_by_queues(
-    lane_directory: LaneDirectory, log: LogScan, channel: FileChannel, *, counts_lost: bool = False
-) -> int:
+def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
     """A log offset below which all was flushed, as the consume queues show; 0 where they don't.
 
     The dispatcher places an entry only when its record is flushed. An entry counts if its record is
-    there, because an index may be damaged. With `counts_lost` the entries behind such a one count
-    as well, as far as they make sense: nothing else tells of the log's end where it is lost.
+    there, because an index may be damaged. The entries behind such a one count as well, as far as
+    they make sense: nothing else tells of the log's end where it is lost.
     """
     segments, found = RecentSegments(lane_directory, log.segments.size, channel, keep=4), 0
     for topic in channel.list(lane_directory.consumequeue):
@@ -58,21 +56,19 @@ def flushed_by_queues(
                 contextlib.suppress(DamagedFile, OSError),
                 ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue,
             ):
-                found = max(found, _end_of_last(queue, named, segments, found, counts_lost=counts_lost))
+                found = max(found, _end_of_last(queue, named, segments, found))
     return found
 
 
-def _end_of_last(
-    queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int, *, counts_lost: bool
-) -> int:
-    """Where the record of the last entry that is right ends; `known` if it is not behind that."""
+def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int) -> int:
+    """Where the last record ends that the queue tells of; `known` if it is not behind that."""
     for offset in _from_end(queue.first(), queue.end()):
         ((where, size, _),) = queue.entries(offset, 1).tolist() or [(0, 0, 0)]
         if 0 < where + size <= known:
             break
         with contextlib.suppress(CorruptRecord, DamagedFile, OverflowError, ValueError):
             record_of_entry(segments, named, offset, where, size)
-            return _end_of_lost(queue, offset, segments.segment_bytes) if counts_lost else int(where + size)
+            return _end_of_lost(queue, offset, segments.segment_bytes)
     return known
 
 

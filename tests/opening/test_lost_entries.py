@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import commitlog
+from commitlog.disk.store_directory import segment_name
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
 
@@ -79,3 +81,68 @@ def test_a_topic_whose_first_messages_are_damaged(which: str, tmp_path: Path) ->
             commitlog.Reader(store.path, topic=f"c{number}", ignore_corrupt=True) as reader,
         ):
             assert {message.value for message in reader} >= set(left[harm]), harm
+
+
+def replace_by_link(queue: Path) -> None:
+    """The link leads to a directory beside it."""
+    queue.rename(queue.with_name(f"{queue.name}.moved"))
+    queue.symlink_to(f"{queue.name}.moved")
+
+
+def move_away(queue: Path) -> None:
+    """The link leads out of the store."""
+    target = queue.parents[len(queue.parts) - 1 - queue.parts.index("store")].with_name(f"of {queue.name}")
+    queue.rename(target)
+    queue.symlink_to(target)
+
+
+LINKS = {
+    "topic beside it": (replace_by_link, True),
+    "queue beside it": (replace_by_link, False),
+    "topic elsewhere": (move_away, True),
+    "queue elsewhere": (move_away, False),
+}
+
+
+def test_a_queue_behind_a_link_is_believed(tmp_path: Path) -> None:
+    """All records of the topic are lost with a segment, and only its queue tells of them."""
+    store = HandMadeStore(tmp_path / "store", SEGMENT)
+    for number, (harm, is_topic) in enumerate(LINKS.values()):
+        lane = store.lane(number)
+        for row in range(5):
+            lane.append(f"c{number}", b"%d" % row)
+        for row in range(COUNT):
+            lane.append("a", b"%d" % row * 30)
+        lane.dispatch()
+        lane.publish()
+        directory = store.directory.lane_directory(number)
+        queue = directory.queue_path(f"c{number}")
+        harm(queue.parent if is_topic else queue)
+        directory.segment_path(0).unlink()
+    with commitlog.Store.open(store.path, KEEPS):
+        pass
+    for number, kind in enumerate(LINKS):
+        with commitlog.Reader(store.path, topic=f"c{number}") as reader, pytest.raises((CorruptRecord, DamagedFile)):
+            pytest.fail(f"{kind}: {list(reader)}")
+
+
+def test_entries_whose_places_other_records_have(tmp_path: Path) -> None:
+    """Another log, with damage of its own, is in the place of the log: they count as lost."""
+    store, other = HandMadeStore(tmp_path / "store", SEGMENT), HandMadeStore(tmp_path / "other", SEGMENT)
+    lane, longer = store.lane(0), other.lane(0)
+    for row in range(20):
+        lane.append("c", b"%d" % row)
+    for row in range(COUNT):
+        longer.append("a", b"%d" % row * 30)
+        if row < 5:
+            longer.append("c", b"%d" % row)
+    lane.dispatch()
+    lane.publish()
+    log = store.directory.lane_directory(0).commitlog
+    shutil.rmtree(log)
+    shutil.copytree(other.directory.lane_directory(0).commitlog, log)
+    (log / segment_name(2 * SEGMENT)).write_bytes(bytes(SEGMENT))
+    with commitlog.Store.open(store.path, KEEPS) as running, running.producer() as producer:
+        assert producer.send("c", b"new").offset == 20
+    with pytest.raises((CorruptRecord, DamagedFile)), commitlog.Reader(store.path, topic="c", start=5) as reader:
+        list(reader)

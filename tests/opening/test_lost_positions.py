@@ -125,11 +125,13 @@ def test_a_backup_has_what_a_start_keeps(lane: HandMadeLane, kind: str, tmp_path
 
 
 @pytest.mark.parametrize("harm", ["zeros", "removed"])
-@pytest.mark.parametrize("kind", ["killed", "stopped"])
+@pytest.mark.parametrize("kind", ["killed", "stopped", "old"])
 def test_consume_queues_tell_of_a_lost_end(lane: HandMadeLane, kind: str, harm: str) -> None:
-    """The last segment is lost with the positions: it is missed, and no offset is used again."""
+    """The last segment is lost, the positions are lost or old: no offset is used again."""
     if kind == "stopped":
         directory_of(lane).abort_file.unlink()
+    if kind == "old":
+        old_positions(lane)
     last = lane.end - lane.end % SEGMENT
     segment = directory_of(lane).segment_path(last)
     segment.write_bytes(bytes(SEGMENT)) if harm == "zeros" else segment.unlink()
