@@ -80,6 +80,8 @@ class LaneCursor:
             self._from[topic] = max(offset, mark.before) if mark else offset
             if offset < known.end:
                 self.where = min(self.where, self._place(topic, offset))
+        if index.open_hole is not None and starts.wants_old(topics, index.lane):
+            self.where = min(self.where, index.open_hole)  # it may have had the next message of any topic
         self._begin()
 
     def _place(self, topic: str, offset: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
@@ -79,6 +79,11 @@ class QueueStarts:
         if number is None:
             return self.other
         return {LATEST_OFFSET: LATEST, EARLIEST_OFFSET: EARLIEST}.get(number) or Start("offset", number)
+
+    def wants_old(self, topics: Collection[str] | None, lane: int) -> bool:
+        """Whether some queue begins before what is newest, of these topics or of all (None)."""
+        wanted = [self.other] if topics is None else [self.of(topic, lane) for topic in topics]
+        return any(start != LATEST for start in wanted)
 
     @property
     def is_everything(self) -> bool:

@@ -81,6 +81,8 @@ class LaneIndex:
         """Bytes of the log that were walked."""
         self.records_end = 0
         """Where the last whole record below the limit ends: the limit may lie inside the next."""
+        self.open_hole: int | None = None
+        """Where damage begins that nothing follows: nobody knows whose messages it had."""
         self.first = -1
         """Where the log begins: at its first record that was not deleted."""
         self._walked_to = -1
@@ -158,7 +160,7 @@ class LaneIndex:
         self.queues.clear()
         self._met.clear()
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
-        self.records_end = 0
+        self.records_end, self.open_hole = 0, None
 
     def _distrust(self, reason: str) -> None:
         """Walks the log for everything from now on: that needs no consume queue."""
@@ -188,17 +190,17 @@ class LaneIndex:
                 self.queues.clear()
                 self._walked_to = limits.first
         self.first = max(self.first, limits.first)
-        has_open_hole = False
+        self.open_hole = None
         for piece in self._walk(self._walked_to, limit):
             if isinstance(piece, Step):
                 self._note(piece)
             elif piece.is_open:  # it may be closed by what comes next
-                has_open_hole = True
+                self.open_hole = piece.start
                 self._tell_of_nothing(piece)
             else:
                 self._hole_end = self._walked_to = piece.end
         self.limit = limit
-        self.records_end = limit if has_open_hole else min(self._walked_to, limit)
+        self.records_end = min(self._walked_to, limit) if self.open_hole is None else limit
 
     def _tell_of_nothing(self, hole: Hole) -> None:
         """Warns once of a lane of which nothing is left, as no topic knows that it was there."""
