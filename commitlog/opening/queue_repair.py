@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue, first_where, is_light
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.quarantine import rebuild_mark, set_aside_name
 from commitlog.disk.queue_entries import by_topic, runs
-from commitlog.disk.store_directory import is_segment_name, segment_name
+from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
 from commitlog.errors import DamagedFile
 from commitlog.opening.queue_files import QueueFiles, QueueState, place_of
 from commitlog.reading.log_scan import Gap
@@ -30,6 +31,18 @@ _BLOCK_ENTRIES = 1 << 16
 _OFFSET_END = 1 << 56
 _START_END = 1 << 62
 """No file of a queue begins here or later."""
+
+
+def cut_queues(lane_directory: LaneDirectory, end: int, channel: FileChannel, queue_file_bytes: int) -> None:
+    """Empties the entries of records at or behind `end`, before a log is shortened on purpose.
+
+    A recovery would take them for a proof that the log was flushed further. Raises OSError.
+    """
+    files = QueueFiles(lane_directory, channel, queue_file_bytes)
+    try:
+        QueueRepair(files).cut(end)
+    finally:
+        files.close()
 
 
 class QueueRepair:

@@ -21,6 +21,8 @@ from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreF
 from commitlog.errors import CorruptRecord, DamagedFile, RecoveryError, ReplicaRefused, ReplicationRefused
 from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.lost_files import gaps_of_files
+from commitlog.opening.new_pool import queue_file_bytes
+from commitlog.opening.queue_repair import cut_queues
 from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import LogScan
 from commitlog.replicas.wire import WANTED_MOST, Frame, Kind
@@ -102,6 +104,9 @@ def shorten(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain) -> N
     Raises RecoveryError, DiskError.
     """
     if chain.whole_end < chain.end:
+        with named_faults(f"{directory.path}: taking off what the copy has lost", "the next run goes on from there"):
+            lane = directory.lane_directory(chain.lane)
+            cut_queues(lane, chain.whole_end, directory.channel, queue_file_bytes(facts))
         _store_positions(directory, facts, chain, chain.first, chain.whole_end)
 
 

@@ -25,6 +25,8 @@ from commitlog.disk.replica_mark import ReplicaMark, load_mark, mark_superseded,
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused, ReplicationRefused, refusal
 from commitlog.opening import Report
+from commitlog.opening.new_pool import queue_file_bytes
+from commitlog.opening.queue_repair import cut_queues
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.replicas.asking import ask_epoch
 from commitlog.replicas.promotion import recover_all
@@ -162,6 +164,7 @@ class _Rejoining:
         """Moves what is behind `end` to the quarantine of the lane. The positions say so before."""
         segments, size = self._segments(lane), self._facts.segment_bytes
         messages = self._count(lane, end)
+        cut_queues(lane, end, self._channel, queue_file_bytes(self._facts))
         positions = PositionsFile(lane, self._facts.id, self._channel)
         if (known := positions.load()) is not None:
             dispatched, first = min(known.dispatched_where, end), min(known.first_where, end)

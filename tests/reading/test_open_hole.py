@@ -37,8 +37,8 @@ def lost(tmp_path: Path) -> HandMadeStore:
 def test_a_reader_hears_of_it(lost: HandMadeStore, options: dict[str, Any]) -> None:
     """The named one gave nothing and said nothing, though its next message is lost."""
     with (
-        commitlog.Reader(lost.path, topic="orders", **options) as reader,
         pytest.raises((DamagedFile, DataLoss), match=r"put the segment in its place|the whole of topic orders"),
+        commitlog.Reader(lost.path, topic="orders", **options) as reader,
     ):
         list(reader)
 
