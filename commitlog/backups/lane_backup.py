@@ -265,6 +265,12 @@ class LaneBackup:
         """Makes what was copied count, then removes what retention has deleted in the store."""
         if self._is_changed:
             first, end, timestamp = self.source.first, self.source.end, self._last_store_timestamp
+            entries = total_of_ends(self.lane, first, end, self.channel)
+            if not self.findings and 0 <= self.source.entries != entries:
+                self.findings.append(
+                    f"lane {self.source.number}: its queues end at {entries:,} in all, and the store has counted "
+                    f"{self.source.entries:,}: it is not the log that was flushed here; see `commitlog verify`"
+                )
             self._positions.store(
                 Positions(
                     generation=self.facts.generation,
@@ -273,7 +279,7 @@ class LaneBackup:
                     first_where=first,
                     last_store_timestamp=timestamp,
                     drained=True,
-                    entries=total_of_ends(self.lane, first, end, self.channel),
+                    entries=entries,
                 )
             )
             StoreCheckpoint(timestamp, timestamp, 0).save(self.lane.checkpoint_file, self.channel)

@@ -48,6 +48,8 @@ class LaneSource:
         self.view, self.number = view, number
         self.directory = view.lane_directory(number)
         self.first = self.end = 0
+        self.entries = -1
+        """What the queues' ends add up to at `end`, as the store has counted; −1: not known."""
         self._store_id = view.store_id
         self.trims = TrimMarks(self.directory, view.channel)
         self.damage = ""
@@ -61,6 +63,7 @@ class LaneSource:
     def _look(self) -> None:
         limits = _limits_of(self.view, self.number, self._store_id)
         self.first, self.end = limits.first, limits.flushed
+        self.entries = limits.entries if limits.dispatched == limits.flushed else -1
         if not self.view.live and not limits.stopped_properly:
             self._find_end(limits)
 

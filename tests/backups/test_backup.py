@@ -274,6 +274,19 @@ def test_a_segment_that_is_lost_in_the_store_stays_in_the_backup(store: HandMade
     assert rows(dest) == store.rows("orders")
 
 
+def test_another_stores_log_is_named(store: HandMadeStore, dest: Path, tmp_path: Path) -> None:
+    """Each of its records is good, and messages are missing all the same."""
+    other = HandMadeStore(tmp_path / "other", segment_bytes=store.segment_bytes)
+    for number in range(1_000):
+        other.lane(0).append("orders", b"foreign %d" % number)
+    other.publish()
+    for segment in store.directory.lane_directory(0).commitlog.iterdir():
+        shutil.copy(other.directory.lane_directory(0).commitlog / segment.name, segment)
+    report = commitlog.backup(store.path, dest)
+    assert not report.good
+    assert any("it is not the log that was flushed here" in finding for finding in report.findings)
+
+
 def test_half_a_record_below_the_positions_is_left_for_the_next_backup(store: HandMadeStore, dest: Path) -> None:
     """The flusher counts bytes and no records."""
     last = store.lanes[0].records[-1]
