@@ -27,6 +27,7 @@ from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.topic_index import LaneIndex
+from commitlog.reading.view import open_view
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import Buffer
 from commitlog.schemas.topic_schemas import TopicSchemas
@@ -216,7 +217,7 @@ class SliceReader:
     def batches(self, build: Build) -> Iterator[pa.RecordBatch]:
         """Reads all rows of the slice, in order.
 
-        Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec.
+        Raises DataLoss, CorruptRecord, DamagedFile, MissingCodec, StoreNotFound.
         """
         before = ""
         try:
@@ -278,12 +279,11 @@ class SliceReader:
             try:
                 segment = self.segment(start)
             except FileNotFoundError as error:
-                if noted[part].all():
-                    self._leave_out(
-                        range(self.next, self.next + end - begin), "its segment file is missing", error.filename, start
-                    )
+                upto = self.next + end - begin
+                if start < self._first_kept():
+                    self._lose(upto)
                 else:
-                    self._lose(self.next + end - begin)
+                    self._leave_out(range(self.next, upto), f"{error.filename}: missing", None, start)
                 continue
             self._refuse_loss()
             places = Places(where[part] - start, sizes[part], self.next)
@@ -353,8 +353,24 @@ class SliceReader:
             self._leave_out_hole(hole, piece.end)
 
     def _open(self, start: int) -> Buffer:
-        self._walked_last = self.segment(start)  # kept, as its file may be gone when its rows are decoded
+        try:
+            self._walked_last = self.segment(start)  # kept, as its file may be gone when its rows are decoded
+        except FileNotFoundError as error:
+            if start < self._first_kept():
+                raise
+            raise DamagedFile(f"{error.filename}: missing") from error
         return self._walked_last.map
+
+    def _first_kept(self) -> int:
+        """Where the log begins now: retention has deleted what was below.
+
+        Any other file that is missing is damage.
+        """
+        view = open_view(self.plan.path)
+        try:
+            return view.limits(self.slice.lane).first
+        finally:
+            view.close()
 
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
         """Leaves out the rows before `upto`, which were in a hole of the log."""
@@ -363,8 +379,7 @@ class SliceReader:
             return
         error = hole.error
         reason, file = (error.reason, error.file) if isinstance(error, CorruptRecord) else (str(error), None)
-        path = file or str(self.lane_directory.segment_path(segment_start(hole.start, self.segment_bytes)))
-        self._leave_out(range(self.next, upto), reason, path, hole.start)
+        self._leave_out(range(self.next, upto), reason, file, hole.start)
 
     # ---- giving them out ------------------------------------------------------------------------
 
@@ -417,18 +432,16 @@ class SliceReader:
         rest = "`commitlog verify` lists all" if is_damage else f"{wording.as_bytes} reads their values"
         return f"{wording.option} {wording.ignore_corrupt} leaves such records out and counts them; {rest}"
 
-    def _leave_out(self, offsets: range, reason: str, file: str, where: int, way_out: str | None = None) -> None:
+    def _leave_out(self, offsets: range, reason: str, file: str | None, where: int, way_out: str | None = None) -> None:
         """Raises CorruptRecord, or counts the rows if corrupt ones are to be ignored.
 
+        Without a `file` it raises DamagedFile: the reason names one that is missing or damaged.
         Before the walk of the log it always raises, because the walk may find the rows.
         """
         if not self.plan.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
-            raise CorruptRecord(
-                f"{self._name()}, offset {offsets.start}{count}: {reason}. {way_out or self._way_out()}",
-                where,
-                file,
-            )
+            text = f"{self._name()}, offset {offsets.start}{count}: {reason}. {way_out or self._way_out()}"
+            raise DamagedFile(text) if file is None else CorruptRecord(text, where, file)
         self.corrupt += [(offset, reason) for offset in offsets]
         self.next = offsets.stop
 

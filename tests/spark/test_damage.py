@@ -22,7 +22,7 @@ from commitlog.columns.damage import Damage
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
-from commitlog.errors import CorruptRecord, DataLoss, ReadingWarning
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
 from commitlog.shm.layout import segment_start
 from commitlog.spark.source import CommitLogDataSource
@@ -195,14 +195,24 @@ def test_what_the_index_led_to_is_said_where_the_log_leads_to_nothing(store: Han
     )
 
 
-def test_a_lost_segment_within_the_log(store: HandMadeStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Recovery notes it; no retention deletes from the middle."""
-    store.directory.lane_directory(3).segment_path(2 << 12).unlink()
-    recover(store, queues="kept")
-    missing = [r for r in store.lane(3).records if r.physical_offset // 4096 == 2 and r.topic == "orders"]
-    pattern = rf"offset {missing[0].queue_offset} and {len(missing) - 1} more: its segment file is missing"
-    with pytest.raises(CorruptRecord, match=pattern):
-        rows(store)
+@pytest.mark.parametrize(
+    ("number", "dispatched", "started"), [(0, 200, False), (-1, 200, False), (2, 0, False), (2, 200, True)]
+)
+def test_a_lost_segment(
+    store: HandMadeStore, number: int, dispatched: int, started: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention has recorded nothing of it: so it is damage, and no loss that may be accepted."""
+    if dispatched < 200:
+        _make_killed(store, store.lane(3).records[dispatched].physical_offset)
+    number %= 1 + store.lane(3).end // 4096
+    store.directory.lane_directory(3).segment_path(number << 12).unlink()
+    if started:
+        recover(store, queues="kept")
+    missing = [r for r in store.lane(3).records if r.physical_offset // 4096 == number and r.topic == "orders"]
+    pattern = rf"offset {missing[0].queue_offset} and {len(missing) - 1} more: .*{number << 12:020d}: missing"
+    for options in ({}, {"failOnDataLoss": False}):
+        with pytest.raises(DamagedFile, match=pattern):
+            rows(store, **options)
     offsets = {record.queue_offset for record in missing}
     assert rows(store, ignoreCorruptRecords=True) == [row for row in store.rows("orders") if row[1] not in offsets]
     assert f"{len(missing)} corrupt records" in caplog.text
@@ -230,6 +240,12 @@ def test_rows_that_retention_takes_between_plan_and_task(
         list(reader.read(task))
 
 
+def _make_killed(store: HandMadeStore, dispatched: int) -> None:
+    """As after a kill, without its pool: the queues are known to reach up to a log offset."""
+    positions = Positions(1, store.lane(3).end, dispatched, 0, 0, False)
+    PositionsFile(store.directory.lane_directory(3), "", DISK).store(positions)
+
+
 @pytest.mark.parametrize("dispatched", [0, 100, 200])
 @pytest.mark.parametrize("numbers", [range(121, 128), range(121, 200), range(3)], ids=str)
 def test_a_hole_in_a_store_that_was_killed(
@@ -238,7 +254,7 @@ def test_a_hole_in_a_store_that_was_killed(
     """Or in a copy of one that runs: the rows before it and behind it are there, indexed or not."""
     lane = store.lane(3)
     where = lane.records[dispatched].physical_offset if dispatched < 200 else lane.end
-    PositionsFile(store.directory.lane_directory(3), "", DISK).store(Positions(1, lane.end, where, 0, 0, False))
+    _make_killed(store, where)
     for record in (lane.records[number] for number in numbers):
         start = segment_start(record.physical_offset, store.segment_bytes)
         with store.directory.lane_directory(3).segment_path(start).open("r+b") as file:
