@@ -7,12 +7,17 @@ has a name below the store's directory, such as `topics/orders/1.json`.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from commitlog.disk.schema_versions import last_deleted
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
+from commitlog.errors import CommitLogError
+from commitlog.reading.named_readers import NamedReaders
 
 _BYTES_MAX = 64 << 20
+_SCHEMA = re.compile(r"[1-9][0-9]{0,8}\.json")
 
 
 class SmallFiles:
@@ -27,7 +32,7 @@ class SmallFiles:
         """The names of all versions of schemas. A version never changes."""
         for topic in self._list(self.directory.topics_directory):
             for name in self._list(self.directory.topics_directory / topic):
-                if name.endswith(".json") and not name.startswith("."):
+                if _SCHEMA.fullmatch(name):
                     yield f"topics/{topic}/{name}"
 
     def deletions(self) -> dict[str, bytes]:
@@ -37,11 +42,26 @@ class SmallFiles:
 
     def readers(self) -> dict[str, bytes]:
         """The positions of named readers."""
-        names = self.channel.list(self.directory.readers_directory)
-        return self._read_all(f"readers/{name}" for name in names if name.endswith(".json") and name[0] != ".")
+        return self._read_all(f"readers/{name}.json" for name in NamedReaders(self.directory).names())
 
     def read(self, name: str) -> bytes:
         return self.channel.read_file(self.directory.path / name, _BYTES_MAX)
+
+    def damage(self, name: str, data: bytes) -> str:
+        """Why nobody would believe a file of this name and content; empty where it is sound."""
+        path = self.directory.path / name
+        try:
+            if name.startswith("readers/"):
+                NamedReaders(self.directory).parsed(path.stem, data)
+            elif path.name == DELETED_FILE:
+                last_deleted(path, data)
+            else:
+                from commitlog.schemas.topic_schemas import TopicSchema  # most stores have none, and Arrow is large
+
+                TopicSchema.from_bytes(data, path)
+        except CommitLogError as error:
+            return str(error)
+        return ""
 
     def _read_all(self, names: Iterable[str]) -> dict[str, bytes]:
         found = {}

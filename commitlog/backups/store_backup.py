@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from commitlog.backups.lane_backup import LaneBackup
@@ -91,6 +91,8 @@ class StoreBackup:
         self._source_files, self._files = SmallFiles(self.source), SmallFiles(self.target)
         self._progress = progress
         self._copied_bytes = 0
+        self._findings: list[str] = []
+        """What is damaged around the lanes."""
 
     def run(self, *, verify_all: bool = False) -> BackupReport:
         """Makes the backup. Raises what `backup` raises, and OSError."""
@@ -103,7 +105,7 @@ class StoreBackup:
                 lanes, removed = self._copy(view)
         finally:
             view.close()
-        findings = [finding for lane in lanes for finding in lane.findings]
+        findings = [*self._findings, *(finding for lane in lanes for finding in lane.findings)]
         if verify_all:
             verified = verify_store(self.target.path, self.channel)
             findings += verified.findings
@@ -206,8 +208,9 @@ class StoreBackup:
             lane.copy()
             self._copy_schemas()
             lane.publish()
-        self._files.become(self._files.deletions(), deletions)
-        self._files.become(self._files.readers(), readers)
+        self._name_damaged_schemas()
+        self._replace_files(self._files.deletions(), deletions)
+        self._replace_files(self._files.readers(), readers)
         self.target.save(self._facts_of_backup(facts))
         if self.target.incomplete_backup_file.exists():
             self.channel.unlink(self.target.incomplete_backup_file)
@@ -246,3 +249,21 @@ class StoreBackup:
         for name in self._source_files.schemas():
             if not self._files.exists(name):
                 self._files.write(name, self._source_files.read(name))
+
+    def _name_damaged_schemas(self) -> None:
+        """Names those that are damaged. They are copied, or their topics would have only bytes."""
+        for name in self._source_files.schemas():
+            if damage := self._source_files.damage(name, self._source_files.read(name)):
+                self._findings.append(damage)
+
+    def _replace_files(self, known: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> None:
+        """Writes the store's small files. A damaged one never takes the place of the backup's.
+
+        Where the backup has none, it is copied: what it has said is not forgotten without an error.
+        """
+        kept = dict(wanted)
+        for name, data in wanted.items():
+            if damage := self._source_files.damage(name, data):
+                self._findings.append(f"{damage}. The backup keeps the file that it has" if name in known else damage)
+                kept[name] = known.get(name, data)
+        self._files.become(known, kept)

@@ -27,7 +27,11 @@ def schema_versions(
     found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     least = 0
     if DELETED_FILE in names and not deleted:
-        least = _last_deleted(directory.topics_directory / topic / DELETED_FILE, channel)
+        file = directory.topics_directory / topic / DELETED_FILE
+        try:
+            least = last_deleted(file, channel.read_file(file))
+        except OSError as error:
+            raise schema_refused(file, error) from error
     return sorted(version for name in found if _VERSION.fullmatch(name) and (version := int(name)) > least)
 
 
@@ -41,13 +45,10 @@ def names_in(directory: Path, channel: FileChannel) -> list[str]:
         raise schema_refused(directory, error) from error
 
 
-def _last_deleted(file: Path, channel: FileChannel) -> int:
-    """The last version that was deleted."""
+def last_deleted(file: Path, data: bytes) -> int:
+    """The last version that was deleted, as the content of its file says. Raises StoreDamaged."""
     try:
-        data = channel.read_file(file)
         return int(data if data.strip().isdigit() else from_checked_json(data, ("version",))["version"])
-    except OSError as error:
-        raise schema_refused(file, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(
             f"{file}: does not say which versions were deleted ({error}); remove it, and the topic has its schema again"

@@ -166,16 +166,18 @@ class NamedReaders:
 
     def load(self, name: str) -> NamedReader:
         """The reader of a name. Raises FileNotFoundError, OSError, ReaderError (not a position)."""
-        path = self._path(name, "json")
-        data = self.channel.read_file(path, _FILE_BYTES_MAX + 1)
+        return self.parsed(name, self.channel.read_file(self._path(name, "json"), _FILE_BYTES_MAX + 1))
+
+    def parsed(self, name: str, data: bytes) -> NamedReader:
+        """The reader that the content of its file tells of. Raises ReaderError."""
         try:
             if len(data) > _FILE_BYTES_MAX:
                 raise ValueError(f"more than {_FILE_BYTES_MAX:,} bytes")
             return _from_json(name, from_checked_json(data, _FIELDS))
         except _UNBELIEVABLE as error:
             raise ReaderError(
-                f"{path}: not the position of a reader ({repr(error)[:200]}); put it back; or remove the file if the reader "
-                "is gone: one of that name then begins as a new one"
+                f"{self._path(name, 'json')}: not the position of a reader ({repr(error)[:200]}); put it back; or remove "
+                "the file if the reader is gone: one of that name then begins as a new one"
             ) from error
 
     @staticmethod

@@ -214,6 +214,48 @@ def test_marks_that_are_damaged_are_named_and_the_backup_keeps_its_own(store: Ha
     assert min(rows(dest)) == min(before)
 
 
+def test_a_damaged_reader_is_named_and_the_backup_keeps_its_own(store: HandMadeStore, dest: Path) -> None:
+    """Where the backup has none, it gets the damaged one: it would begin anew without a word."""
+    with billing(store) as reader:
+        reader.commit()
+    file, copy = (StoreDirectory(path).readers_directory / "billing.json" for path in (store.path, dest))
+    intact = file.read_bytes()
+    assert commitlog.backup(store.path, dest).good
+    damaged = intact[:60] + bytes([intact[60] ^ 1]) + intact[61:]
+    file.write_bytes(damaged)
+    for kept in (intact, damaged):
+        report = commitlog.backup(store.path, dest)
+        assert [str(file) in finding for finding in report.findings] == [True]
+        assert copy.read_bytes() == kept
+        if kept == intact:
+            copy.unlink()
+    file.write_bytes(intact)
+    assert commitlog.backup(store.path, dest).good
+    assert copy.read_bytes() == intact
+
+
+def test_damaged_schemas_and_deletions_are_named(store: HandMadeStore, dest: Path) -> None:
+    """The backup keeps the deletion that it has. A schema that it has not is copied as it is."""
+    schemas = TopicSchemas(store.directory)
+    schemas.declare("orders", pa.schema({"number": pa.int64()}), evolve=False)
+    schemas.delete("orders")
+    assert commitlog.backup(store.path, dest).good
+    file, copy = (StoreDirectory(path).topics_directory / "orders" / "deleted" for path in (store.path, dest))
+    intact = file.read_bytes()
+    file.write_bytes(intact.replace(b"1", b"3", 1))
+    report = commitlog.backup(store.path, dest)
+    assert [str(file) in finding for finding in report.findings] == [True]
+    assert copy.read_bytes() == intact
+    file.write_bytes(intact)
+    second = schemas.declare("orders", pa.schema({"number": pa.int64()}), evolve=False)
+    schema, copied = (path.with_name(f"{second.version}.json") for path in (file, copy))
+    schema.write_bytes(schema.read_bytes().replace(b"number", b"numbes", 1))
+    for _ in range(2):
+        report = commitlog.backup(store.path, dest)
+        assert [str(schema) in finding for finding in report.findings] == [True]
+        assert copied.read_bytes() == schema.read_bytes()
+
+
 def test_a_deleted_schema_stays_deleted(store: HandMadeStore, dest: Path) -> None:
     """And its number is not given out again."""
     schemas, copies = (StoreDirectory(path).topics_directory / "orders" for path in (store.path, dest))
