@@ -32,6 +32,7 @@ from commitlog.disk.quarantine import COPY_BYTES, Quarantine
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, segment_name
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
+from commitlog.inspecting.verify import NOT_A_DIRECTORY
 from commitlog.opening.lowered_marks import marks_within
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_check import QueueCheck
@@ -285,6 +286,8 @@ class LaneBackup:
             StoreCheckpoint(timestamp, timestamp, 0).save(self.lane.checkpoint_file, self.channel)
             self.channel.unlink(self.lane.abort_file)
             self.channel.sync_directory(self.lane.path)
+        for path in self.source.directory.misplaced():
+            self.findings.append(f"lane {self.source.number}: {path}: {NOT_A_DIRECTORY}")
         self._write_marks()
         self._remove_retired()
 

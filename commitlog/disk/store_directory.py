@@ -400,6 +400,11 @@ class LaneDirectory:
     def quarantine(self) -> Path:
         return self.path / "quarantine"
 
+    def misplaced(self) -> list[Path]:
+        """What is in the place of a directory beside the log. No start takes such a lane."""
+        places = (self.consumequeue, self.tmp, self.quarantine)
+        return [path for path in places if os.path.lexists(path) and not path.is_dir()]
+
     def segment_path(self, start: int) -> Path:
         """The segment file that begins at a log offset."""
         return self.commitlog / segment_name(start)

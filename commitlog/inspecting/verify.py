@@ -31,6 +31,7 @@ from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 
+NOT_A_DIRECTORY = "not a directory; move it away, or put back the directory that was there"
 _FINDINGS_MOST = 1000
 """How many findings of one log are listed. Further ones are only counted."""
 
@@ -145,6 +146,7 @@ class _Check:
                 if self.root.limit is not None and end >= self.root.limit:
                     end = self.root.limit
                     break
+            self._check_directories()
             self._check_ends(end)
             self._check_marks()
         finally:
@@ -263,6 +265,12 @@ class _Check:
         """
         return not (self.root.path / "commitlog" / segment_name(table.buffer_start)).exists()
 
+    def _check_directories(self) -> None:
+        """Reports what is in the place of a directory of a lane of ours."""
+        if self.root.lane is not None:
+            for path in LaneDirectory(self.root.path, self.root.lane).misplaced():
+                self._add_finding(path, 0, NOT_A_DIRECTORY)
+
     def _check_marks(self) -> None:
         """Checks that what was trimmed of a lane of ours can be read."""
         if self.root.lane is None:
@@ -275,9 +283,10 @@ class _Check:
 
     def _check_ends(self, end: int) -> None:
         """Reports queues that name a record past the log's end."""
-        if self.root.limit is not None:
+        queues = self.root.path / "consumequeue"
+        if self.root.limit is not None or not queues.is_dir():
             return
-        for directory in queue_directories(self.root.path / "consumequeue", self.channel):
+        for directory in queue_directories(queues, self.channel):
             try:
                 self._check_end(self.queues.get(directory), end)
             except (DamagedFile, OSError) as error:

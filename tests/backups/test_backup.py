@@ -256,6 +256,19 @@ def test_damaged_schemas_and_deletions_are_named(store: HandMadeStore, dest: Pat
         assert copied.read_bytes() == schema.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["quarantine", "tmp"])
+def test_a_file_in_place_of_a_directory_is_named(name: str, store: HandMadeStore, dest: Path) -> None:
+    """No start takes such a lane. All that is flushed is copied nevertheless."""
+    place = store.directory.lane_directory(0).path / name
+    if place.is_dir():
+        place.rmdir()
+    place.write_text("somebody's")
+    for _ in range(2):
+        report = commitlog.backup(store.path, dest)
+        assert [str(place) in finding for finding in report.findings] == [True]
+    assert len(rows(dest)) == 200
+
+
 def test_a_deleted_schema_stays_deleted(store: HandMadeStore, dest: Path) -> None:
     """And its number is not given out again."""
     schemas, copies = (StoreDirectory(path).topics_directory / "orders" for path in (store.path, dest))

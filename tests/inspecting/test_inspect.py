@@ -27,6 +27,7 @@ from commitlog.errors import StoreNotFound
 from commitlog.inspecting.dump import dump_records
 from commitlog.inspecting.verify import verify_store
 from commitlog.quantities import counted
+from tests.builders.hand_made import small_store
 from tests.builders.made_lane import MadeLane, image, make_lane
 from tests.builders.vector_store import NAMES, VectorStore
 from tests.children import without_privileges
@@ -302,3 +303,17 @@ def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:
     for function in (verify_store, lambda path: list(dump_records(path))):
         with pytest.raises(StoreNotFound):
             function(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["quarantine", "tmp", "consumequeue"])
+def test_verify_names_a_file_in_place_of_a_directory(name: str, tmp_path: Path) -> None:
+    """A start refuses such a lane."""
+    store = small_store(tmp_path / "store")
+    place = store.directory.lane_directory(0).path / name
+    if place.is_dir():
+        place.rename(tmp_path / "away")
+    place.write_text("somebody's")
+    report = verify_store(store.path)
+    named = [found for lane in report.lanes for found in lane.findings if "not a directory" in found.reason]
+    assert [found.file for found in named] == [str(place)]
+    assert not report.good
