@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import ReadPlan, Slice, SliceReader, slices_of
 from commitlog.columns.typed_rows import row_counts
-from commitlog.errors import named_while_reading
+from commitlog.errors import ReadingWarning, named_while_reading
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
@@ -123,6 +124,7 @@ class LocalIndex:
         self.path = os.fspath(path)
         self._view = open_view(path)
         self.index = TopicIndex(self._view, isolation)
+        self._damage_warning = ""
 
     @property
     def store_id(self) -> str:
@@ -148,7 +150,31 @@ class LocalIndex:
     def refresh(self, wait_ms: int = 0) -> bool:
         del wait_ms
         with named_while_reading(self.path):
-            return self.index.refresh()
+            has_moved = self.index.refresh()
+        self._warn_of_damage()
+        return has_moved
+
+    @property
+    def warning(self) -> str:
+        """What whoever reads the store should know, as of the last look: see ReadingWarning."""
+        return "; ".join(filter(None, (self.index.rest_warning, self._damage_warning)))
+
+    def _warn_of_damage(self) -> None:
+        """Warns once of logs whose end is damaged.
+
+        If no consume queue knows the messages there, no slice has them: no read meets the damage.
+        """
+        lanes = self.index.lanes.items()
+        holes = [(lane, index.open_hole) for lane, index in lanes if index.queues and index.open_hole is not None]
+        places = ", ".join(f"lane {lane} is damaged from offset {where:,} on" for lane, where in holes)
+        known, self._damage_warning = self._damage_warning, ""
+        if places:
+            self._damage_warning = (
+                f"{self.path}: {places}: what is there is not read, of whatever topic; `commitlog verify {self.path}` "
+                "says more"
+            )
+        if self._damage_warning not in ("", known):
+            warnings.warn(self._damage_warning, ReadingWarning, stacklevel=3)
 
     @property
     def pool(self) -> Path | None:

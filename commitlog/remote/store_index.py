@@ -95,7 +95,7 @@ class RemoteIndex:
 
     @property
     def warning(self) -> str:
-        """What the server has warned of at the last look: a store that was killed may have more."""
+        """What the server has warned of at the last look: there may be more than can be read."""
         return "" if self._known is None else self._known.warning
 
     def _warn(self, looked: requests.Looked) -> None:

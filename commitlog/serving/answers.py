@@ -62,7 +62,7 @@ def _look(
     seen_version, _, seen_hash = request.seen.partition(" ")
     with store.index(request.isolation) as (index, version):
         pool = index.pool
-        warning = without_paths(index.index.rest_warning, store)
+        warning = without_paths(index.warning, store)
         facts = requests.Looked(
             request.seen, index.store_id, index.one_log, index.live, ports, epoch=index.epoch, warning=warning
         )

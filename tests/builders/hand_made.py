@@ -99,8 +99,11 @@ class HandMadeLane:
             queue.close()
         self.dispatched = upto
 
-    def publish(self, *, flushed: int | None = None, first: int = 0) -> None:
-        """Writes `positions`: everything is flushed, or the log up to offset `flushed`."""
+    def publish(self, *, flushed: int | None = None, first: int = 0, is_drained: bool = True) -> None:
+        """Writes `positions`: everything is flushed, or the log up to offset `flushed`.
+
+        Without `is_drained` the store was killed.
+        """
         done = self.records[: self.dispatched]
         where = done[-1].physical_offset + done[-1].total_size if done else 0
         limit = self.end if flushed is None else flushed
@@ -108,7 +111,7 @@ class HandMadeLane:
         lane_directory.path.mkdir(parents=True, exist_ok=True)
         entries = sum(not record.sys_flag & 4 for record in done) if where <= limit else -1
         PositionsFile(lane_directory, self.store.id, DISK).store(
-            Positions(1, limit, max(min(where, limit), first), first, 0, True, entries)
+            Positions(1, limit, max(min(where, limit), first), first, 0, is_drained, entries)
         )
 
     def forget_before(self, segment: int) -> None:

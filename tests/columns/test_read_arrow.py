@@ -20,16 +20,19 @@ from commitlog.columns.segments import SEGMENTS
 from commitlog.errors import (
     BadStart,
     CorruptRecord,
+    DamagedFile,
     DataLoss,
     IllegalArgument,
     IllegalTopic,
     NoSchema,
+    ReadingWarning,
     StoreDamaged,
     StoreNotFound,
     UnknownTopic,
 )
 from commitlog.record.properties import BytesKey
 from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
@@ -327,6 +330,23 @@ def test_what_retention_and_others_removed(typed: HandMadeStore) -> None:
     shutil.rmtree(typed.path / "topics")
     with pytest.raises(NoSchema):
         table_of(typed, values="columns")
+
+
+def test_a_lost_end_that_no_queue_knows_of(tmp_path: Path) -> None:
+    """After a kill nobody knows whose messages were there: it gave the others and said nothing."""
+    store = HandMadeStore(tmp_path / "store", segment_bytes=1 << 12)
+    lane = store.lane(0)
+    for number in range(100):
+        lane.append("orders", b"%d" % number)
+    lane.dispatch(20)
+    lane.publish(is_drained=False)
+    store.directory.lane_directory(0).segment_path(segment_start(lane.end, 1 << 12)).unlink()
+    kept = [record.body for record in lane.records if record.physical_offset < segment_start(lane.end, 1 << 12)]
+    where = f"{segment_start(lane.end, 1 << 12):,}"
+    with pytest.warns(ReadingWarning, match=f"lane 0 is damaged from offset {where} on.*`commitlog verify"):
+        assert table_of(store)["value"].to_pylist() == kept
+    with pytest.raises(DamagedFile, match=r"missing"), commitlog.Reader(store.path, topic="orders") as reader:
+        list(reader)
 
 
 def test_a_version_that_is_missing(typed: HandMadeStore) -> None:

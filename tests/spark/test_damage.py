@@ -265,7 +265,7 @@ def test_a_hole_in_a_store_that_was_killed(
     first = min(gone)
     bounds = {"endingOffsets": f'{{"orders": {{"3": {first}}}}}'}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReadingWarning)
+        warnings.simplefilter("ignore", ReadingWarning)  # of what no queue knows
         assert rows(store, ignoreCorruptRecords=True) == good
         assert (
             f"{len(gone)} corrupt records" in caplog.text
