@@ -255,6 +255,8 @@ class SliceReader:
                 count = min(self.slice.end - self.next, ENTRIES_MAX)
                 entries = queue.entries(self.next, count)
                 if not len(entries) and queue.first() > self.next:  # its oldest files are gone
+                    if self.walk_from >= 0 and not self._walks:
+                        return  # the log may still have these rows
                     self._lose(min(queue.first(), self.slice.end))
                     continue
                 where = entries["physical_offset"].astype(np.int64)

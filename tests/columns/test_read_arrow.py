@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,18 @@ def test_what_retention_and_others_removed(typed: HandMadeStore) -> None:
     shutil.rmtree(typed.path / "topics")
     with pytest.raises(NoSchema):
         table_of(typed, values="columns")
+
+
+def test_a_lost_file_of_a_consume_queue(tmp_path: Path) -> None:
+    """Its messages are in the log: they were called deleted by retention."""
+    store = HandMadeStore(tmp_path / "store")
+    for number in range(1100):
+        store.lane(0).append("orders", b"%d" % number)
+    store.publish()
+    next((store.directory.lane_directory(0).queue_path("orders")).glob("**/" + "0" * 20)).unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReadingWarning)  # the log is walked, which is slow
+        assert table_of(store)["value"].to_pylist() == [b"%d" % number for number in range(1100)]
 
 
 def test_a_lost_end_that_no_queue_knows_of(tmp_path: Path) -> None:
