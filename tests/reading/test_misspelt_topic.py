@@ -17,7 +17,7 @@ from commitlog.remote.messages import RemoteMessages
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import declare
-from tests.served import by_url, forget_connection, place_of
+from tests.served import by_url, place_of
 
 
 def test_it_warns_once_and_names_those_that_are_there(tmp_path: Path) -> None:
@@ -57,7 +57,6 @@ def test_a_follower_by_url_is_warned(tmp_path: Path, served_base: str) -> None:
         ReadingWarning, match="no topic oders yet, and the reader waits for it; there are: orders, other"
     ):
         RemoteMessages(address, ["oders"], QueueStarts(EARLIEST), follow=True)
-    forget_connection(address)
 
 
 def test_a_topic_that_is_to_come_is_no_mistake(tmp_path: Path) -> None:
