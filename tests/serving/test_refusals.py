@@ -302,7 +302,6 @@ def test_offsets_that_the_store_has_no_more(tmp_path: Path, served_base: str) ->
     with client_of(served(store.path, served_base)) as client:
         ticket = client.ticket()
         store.lane(0).forget_before(3)
-        store.publish()
         with pytest.raises(DataLoss) as caught:
             client.rows(ticket)
     assert "Option failOnDataLoss=false" in checked(DataLoss, caught.value)
