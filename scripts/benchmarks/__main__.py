@@ -123,9 +123,8 @@ def main(words: list[str]) -> int:
         for path in plot.draw(result, given.plot):
             print(f"drew {path}")
     if given.markdown:
-        pictures = given.plot or (given.earlier or given.json or given.markdown).parent
         try:
-            markdown.write(result, given.markdown, pictures)
+            markdown.write(result, given.markdown)
         except ValueError as error:
             sys.exit(f"--markdown: {error}")
     return 1 if any(part["failed"] for part in result["parts"].values()) else 0

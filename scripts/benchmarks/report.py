@@ -1,6 +1,6 @@
 """A run as text and as JSON.
 
-The JSON file, format 1:
+The JSON file, format 2:
 
     format, finished, quick, scale, repeats, against
     machine        cores, processor, memory_bytes, kernel, python, file_system, load,
@@ -11,8 +11,8 @@ The JSON file, format 1:
         contestant name, samples [{metric: value}, a round each], measured {metric: summary}
           summary  min, median, max, ratio (of the medians, to the floor's), ratio_min,
                    ratio_max (of one round)
-    targets        [{part, what, wanted, found, met}]; `found` and `met` are null where the
-                   target was not measured
+    targets        [{part, what, headline, wanted, found, met}]; `found` and `met` are null
+                   where the target was not measured, `headline` is "" for most
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scripts.benchmarks.harness import Group, Part
 from scripts.benchmarks.settings import Settings
 from scripts.benchmarks.targets import judge
 
-FORMAT = 1
+FORMAT = 2
 QUIET_LOAD = 1.5
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from scripts.benchmarks.__main__ import PARTS, ROOT, main
 from scripts.benchmarks.harness import Bench, Metric
+from scripts.benchmarks.report import to_json
 from scripts.benchmarks.settings import Settings
 from tests.waiting import wait_until
 
@@ -50,7 +50,7 @@ def test_a_part_runs(part: str, tmp_path: Path) -> None:
     done = bench(tmp_path, part, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     found = orjson.loads(report.read_bytes())
-    assert (found["format"], found["quick"], found["repeats"], list(found["parts"])) == (1, True, 1, [part])
+    assert (found["format"], found["quick"], found["repeats"], list(found["parts"])) == (2, True, 1, [part])
     assert found["machine"].keys() >= {"cores", "kernel", "python", "file_system", "load", "versions"}
     groups = found["parts"][part]["groups"]
     assert {group["name"] for group in groups} >= ROWS.get(part, set())
@@ -170,36 +170,51 @@ def test_ctrl_c_ends_it_in_a_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_benchmarks_md_is_made_of_its_run(tmp_path: Path) -> None:
-    """The text between the markers comes from the JSON file beside the pictures.
+def written(path: Path, **changed: object) -> dict[str, Any]:
+    """Writes the JSON file of a run of one part, in which one target was met and one missed."""
+    part = Bench("append", Settings(path.parent, repeats=1), lambda part, group: None)
+    times = {"os.write, the record": 1e-6, "send": 0.25e-6, "send, with key": 0.75e-6}
+    metrics = (Metric("wall", "s"), Metric("rate", "messages/s", "higher"))
+    with part.clock() as made:
+        turns = {name: lambda time=time: {"wall": time, "rate": 1 / time} for name, time in times.items()}
+        part.compare("send, 100 B", metrics, next(iter(times)), turns)
+    versions = {"commitlog": "0.1.0"}
+    machine = {"cores": 3, "processor": "a", "memory_bytes": 4 << 30, "kernel": "6", "python": "3.11", "load": [0.5]}
+    here = machine | {"file_system": "ext4", "versions": versions}
+    found = to_json(Settings(path.parent, repeats=1), here, [made]) | changed
+    path.write_bytes(orjson.dumps(found))
+    return found
 
-    The prose stays.
-    """
-    results, copy = tmp_path / "scripts/benchmarks/results", tmp_path / "BENCHMARKS.md"
-    shutil.copytree(ROOT / "scripts/benchmarks/results", results)
-    written = (ROOT / "BENCHMARKS.md").read_text()
-    copy.write_text(re.sub(r"(<!-- bench: \w+ -->\n).*?(<!-- end -->)", r"\1\2", written, flags=re.DOTALL))
-    assert len(copy.read_text()) < len(written) / 2
-    done = bench(tmp_path, "--from", str(results / "bench.json"), "--markdown", str(copy))
+
+def test_a_page_is_filled_from_a_run(tmp_path: Path) -> None:
+    """The text between the markers comes from the run, and the prose stays."""
+    run, page = tmp_path / "run.json", tmp_path / "page.md"
+    found = written(run)
+    page.write_text((ROOT / "BENCHMARKS.md").read_text())
+    done = bench(tmp_path, "--from", str(run), "--markdown", str(page))
     assert done.returncode == 0, done.stderr
-    assert copy.read_text() == written
-    for picture in re.findall(r"!\[.*\]\((.*)\)", written):
-        assert (ROOT / picture).is_file()
+    text = page.read_text()
+    assert f"of {found['finished'][:10]}: `scripts/bench all`" in text
+    assert "3 cores (a), 4 GiB, Linux 6, Python 3.11, files on ext4; commitlog 0.1.0." in text
+    assert "| `send` of 100 B, of the time of an `os.write` of the record | 0.25 | ≤ 0.5 |" in text
+    assert "| append | 1 of 2 | send with a key, by os.write: 0.75, wanted ≤ 0.7 |" in text
+    marked = re.compile(r"(<!-- bench: \w+ -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+    assert marked.sub(r"\1\2", text) == marked.sub(r"\1\2", (ROOT / "BENCHMARKS.md").read_text())
 
 
 def test_a_file_without_markers_is_left_alone(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.md"
+    run, mine = tmp_path / "run.json", tmp_path / "mine.md"
+    written(run)
     mine.write_text("my own words\n")
-    done = bench(tmp_path, "--from", str(ROOT / "scripts/benchmarks/results/bench.json"), "--markdown", str(mine))
+    done = bench(tmp_path, "--from", str(run), "--markdown", str(mine))
     assert done.returncode == 1
-    assert "mine.md has no lines <!-- bench: parts -->" in done.stderr
+    assert "mine.md has no lines <!-- bench: results -->" in done.stderr
     assert mine.read_text() == "my own words\n"
 
 
 def test_a_quick_run_fills_nothing(tmp_path: Path) -> None:
     run, copy = tmp_path / "quick.json", tmp_path / "mine.md"
-    found = orjson.loads((ROOT / "scripts/benchmarks/results/bench.json").read_bytes())
-    run.write_bytes(orjson.dumps({**found, "quick": True}))
+    written(run, quick=True)
     done = bench(tmp_path, "--from", str(run), "--markdown", str(copy))
     assert done.returncode == 1
     assert "quick.json is of a quick run" in done.stderr
