@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 HOW_TOS = sorted(DOCS.glob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *HOW_TOS]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _KNOB = re.compile(rf"(?<![\w./])({'|'.join(field.name for field in dataclasses.fields(Config))})\.([a-z_]+)\b")
@@ -183,7 +183,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     linked = set(_LINK.findall((ROOT / "docs/README.md").read_text()))
-    assert {page.name for page in HOW_TOS} - {"README.md"} <= linked
+    assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"} <= linked
 
 
 def test_every_option_and_column_of_spark_is_documented() -> None:
