@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commitlog.appending.attachment import Attachment
+from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_writer import RowWriter
-from commitlog.errors import CommitLogError, IllegalArgument, IllegalProperty
+from commitlog.errors import CommitLogError
 from commitlog.receipt import Level, Receipt
-from commitlog.record.row_headers import ROW_HEADERS
 
 if TYPE_CHECKING:
     from commitlog.appending.row_sending import RowSending
-
-COMPRESSIONS = (None, "lz4", "zstd")
-_MOST = (1 << 63) - 1
-
-
-def _is_count(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _MOST
-
-
-@dataclass(frozen=True)
-class HowToSend:
-    """What the messages of rows have in common. `Producer.send_rows` says what it means.
-
-    Raises IllegalArgument.
-    """
-
-    key: str | None = None
-    headers: Mapping[str, str] | None = None
-    tags: str | None = None
-    wait: bool = True
-    max_rows: int = 10_000
-    max_bytes: int = 1 << 20
-    compression: str | None = None
-
-    def __post_init__(self) -> None:
-        if not (_is_count(self.max_rows) and _is_count(self.max_bytes)):
-            raise IllegalArgument(
-                f"max_rows={self.max_rows!r}, max_bytes={self.max_bytes!r}: numbers of rows and bytes, from 1 to {_MOST}"
-            )
-        if self.headers is not None and not isinstance(self.headers, Mapping):
-            raise IllegalProperty(f"headers are a dictionary of str, not {type(self.headers).__name__}")
-        for name in ROW_HEADERS.intersection(self.headers or ()):
-            raise IllegalProperty(f"header {name!r} says how to read the rows: send_rows sets it; choose another name")
-        if self.compression not in COMPRESSIONS:
-            raise IllegalArgument(f"compression={self.compression!r}: it is None, 'lz4' or 'zstd'")
 
 
 class RowProducer:
@@ -104,7 +68,7 @@ class RowProducer:
         - NoSchema: the topic has values, and no rows
         - IllegalArgument
         """
-        how = HowToSend(key, headers, tags, wait, max_rows, max_bytes, compression)
+        how = RowOptions(key, headers, tags, wait, max_rows, max_bytes, compression)
         receipt: Receipt | None = None
         sent = 0
         try:
@@ -126,7 +90,7 @@ class RowProducer:
         A row that is collected is not accepted yet: see RowWriter. Raises NoSchema, IllegalTopic,
         IllegalArgument.
         """
-        how, sending = HowToSend(max_rows=max_rows, wait=False, compression=compression), self._sending()
+        how, sending = RowOptions(max_rows=max_rows, wait=False, compression=compression), self._sending()
         take = sending.taking(topic, self.message_bytes_max)
         send = partial(sending.send_counted, self, topic, how=how)
         return RowWriter(take, send, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from commitlog.appending.row_producer import HowToSend, RowProducer
+from commitlog.appending.row_options import RowOptions, ValueProducer
 from commitlog.errors import CommitLogError, IllegalRow
 from commitlog.receipt import Receipt
 from commitlog.record.row_headers import (
@@ -86,11 +86,11 @@ class RowSending:
                 raise
             return fit(read, latest), latest
 
-    def send_counted(self, sender: RowProducer, topic: str, rows: Any, how: HowToSend) -> Iterator[int]:
+    def send_counted(self, sender: ValueProducer, topic: str, rows: Any, how: RowOptions) -> Iterator[int]:
         """Like `send`, and yields the number of rows only."""
         return (count for count, _ in self.send(sender, topic, rows, how))
 
-    def send(self, sender: RowProducer, topic: str, rows: Any, how: HowToSend) -> Iterator[tuple[int, Receipt]]:
+    def send(self, sender: ValueProducer, topic: str, rows: Any, how: RowOptions) -> Iterator[tuple[int, Receipt]]:
         """Appends the rows, and yields how many rows each message has, with its receipt.
 
         Raises IllegalRow and NoSchema before anything is appended, and what `Producer.send` raises.
@@ -105,7 +105,7 @@ class RowSending:
             yield count, receipt
 
     def messages(
-        self, topic: str, rows: Any, how: HowToSend, message_bytes_max: int
+        self, topic: str, rows: Any, how: RowOptions, message_bytes_max: int
     ) -> Iterator[tuple[int, bytes, dict[str, str], bool]]:
         """The rows as messages: number of rows, value, headers, and whether it is the last.
 

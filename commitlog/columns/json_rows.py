@@ -30,7 +30,7 @@ from commitlog.columns import arrays
 from commitlog.columns.arrays import Spans
 from commitlog.columns.arrow_columns import BATCH_ROWS_MAX, Decoder
 from commitlog.columns.metadata import metadata_columns
-from commitlog.columns.slice_reader import JsonOptions
+from commitlog.columns.read_plan import JsonOptions
 from commitlog.columns.spark_times import checked, day_number, microseconds, times_of
 from commitlog.errors import MalformedValue
 from commitlog.record.byte_ranges import Mask

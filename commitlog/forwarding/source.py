@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import TIMESTAMP
+from commitlog.columns.read_plan import Wording
 from commitlog.columns.segments import SegmentCache
-from commitlog.columns.slice_reader import Wording, read_slices
+from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, ForwardError, OffsetOutOfRange
 from commitlog.planning.row_limit import QueueKey

@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 from urllib.parse import unquote
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
-from commitlog.columns.slice_reader import JsonMode, JsonOptions, Values
+from commitlog.columns.read_plan import JsonMode, JsonOptions, Values
 from commitlog.errors import BadStart, IllegalArgument, OptionError, ReaderError
 from commitlog.planning.address import OF_SPARK, Address, Credentials, address_of
 from commitlog.planning.option_names import spelled

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
 from commitlog.planning.options import Bound, SourceOptions
 from commitlog.planning.row_limit import QueueKey

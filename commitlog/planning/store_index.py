@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from commitlog.columns import arrays
 from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.read_plan import ReadPlan, Slice, slices_of
 from commitlog.columns.segments import SegmentCache
-from commitlog.columns.slice_reader import ReadPlan, Slice, SliceReader, slices_of
+from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
 from commitlog.errors import ReadingWarning, named_while_reading
 from commitlog.planning.reader_name import HeldReaderName

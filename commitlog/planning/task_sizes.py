@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from commitlog.columns.slice_reader import Slice
+from commitlog.columns.read_plan import Slice
 
 ROWS_PER_TASK = 250_000
 BYTES_PER_TASK = 64 << 20

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.slice_reader import OF_READ_ARROW, ReadPlan
+from commitlog.columns.read_plan import OF_READ_ARROW, ReadPlan
 from commitlog.disk.consume_queue import is_light
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReadingWarning, UnknownTopic
 from commitlog.message import Message

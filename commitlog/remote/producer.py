@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from commitlog.appending.arguments import Values, as_bytes, check_keys
 from commitlog.appending.program_end import close_at_end
-from commitlog.appending.row_producer import HowToSend
+from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
@@ -232,7 +232,7 @@ class RemoteProducer:
         Returns the receipt of the last message, which is flushed after all others; None for no
         rows. Raises what `send` does, and before anything is sent IllegalRow, NoSchema.
         """
-        how = HowToSend(key, headers, tags, max_rows=max_rows, max_bytes=max_bytes, compression=compression)
+        how = RowOptions(key, headers, tags, max_rows=max_rows, max_bytes=max_bytes, compression=compression)
         receipts = [receipt for _, receipt in self._send_messages(topic, rows, how)]
         return receipts[-1] if receipts else None
 
@@ -243,7 +243,7 @@ class RemoteProducer:
 
         Raises NoSchema, IllegalTopic, IllegalArgument, AccessDenied, ServerUnavailable.
         """
-        how = HowToSend(max_rows=max_rows, compression=compression)
+        how = RowOptions(max_rows=max_rows, compression=compression)
         take = self._rows.taking(topic, self.message_bytes_max)
 
         def send(rows: list[Any]) -> Iterator[int]:
@@ -251,7 +251,7 @@ class RemoteProducer:
 
         return RowWriter(take, send, self.flush, linger_ms, max_rows)
 
-    def _send_messages(self, topic: str, rows: Any, how: HowToSend) -> Iterator[tuple[int, RemoteReceipt]]:
+    def _send_messages(self, topic: str, rows: Any, how: RowOptions) -> Iterator[tuple[int, RemoteReceipt]]:
         """Collects rows, and yields how many each message has, with its receipt."""
         for count, value, headers, _ in self._rows.messages(topic, rows, how, self.message_bytes_max):
             yield count, self._collect(topic, [value], [how.key], headers, how.tags)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import orjson
 import pyarrow as pa
 
-from commitlog.columns.slice_reader import OF_READ_ARROW, ReadPlan
+from commitlog.columns.read_plan import OF_READ_ARROW, ReadPlan
 from commitlog.errors import ServerError
 from commitlog.planning.address import Address
 from commitlog.remote import requests

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from commitlog.columns.slice_reader import JsonMode, Values
+from commitlog.columns.read_plan import JsonMode, Values
 
 Isolation = Literal["flushed", "committed"]
 QueueTime = tuple[str, int, int]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.errors import CommitLogError, ReadingWarning, ServerError
 from commitlog.planning.address import Address
 from commitlog.planning.row_limit import QueueKey

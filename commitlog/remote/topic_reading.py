@@ -9,8 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from commitlog.columns.arrays import aligned
+from commitlog.columns.read_plan import OF_READ_ARROW, ReadPlan, Values
 from commitlog.columns.segments import SegmentCache
-from commitlog.columns.slice_reader import OF_READ_ARROW, ReadPlan, Values, read_slices
+from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import IllegalArgument, UnknownTopic
 from commitlog.planning.address import Address

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import IllegalArgument, OffsetOutOfRange, UnknownTopic
 from commitlog.inspecting.topic_list import topic_list

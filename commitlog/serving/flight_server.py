@@ -19,8 +19,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
+from commitlog.columns.read_plan import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan
 from commitlog.columns.segments import SEGMENTS
-from commitlog.columns.slice_reader import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan, read_slices
+from commitlog.columns.slice_reader import read_slices
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests

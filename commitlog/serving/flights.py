@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.slice_reader import ReadPlan
+from commitlog.columns.read_plan import ReadPlan
 from commitlog.errors import CommitLogError, IllegalArgument, OptionError, UnknownTopic
 from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq
 from commitlog.planning.option_names import SPELLING, check_names, spelled

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.columns.slice_reader import ReadPlan
+from commitlog.columns.read_plan import ReadPlan
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq, check_stream
 from commitlog.planning.option_names import (

@@ -16,8 +16,9 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
 
 from commitlog.columns.process_memory import keep_memory
+from commitlog.columns.read_plan import ReadPlan
 from commitlog.columns.segments import SEGMENTS
-from commitlog.columns.slice_reader import ReadPlan, read_slices
+from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, StoreNotFound
 from commitlog.planning.address import Address

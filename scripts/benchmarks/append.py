@@ -16,9 +16,9 @@ import commitlog
 from commitlog.errors import how_to_install
 from commitlog.native import VARIABLE, core
 from scripts.benchmarks import floors, kafka_broker, rivals
-from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import EACH, Bench, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store, warm_producer
+from scripts.benchmarks.sends import send_all, send_batches
 from scripts.benchmarks.workers import workers
 
 SIZES = (100, 1024)
@@ -114,33 +114,6 @@ def _single(
         "file.write, the body": lambda: floors.file_write(file, [body] * 1000, count),
         "multiprocessing.Queue": lambda: rivals.queue_put(body, _few(bench, size, 5)),
     }
-
-
-def send_all(producer: commitlog.Producer, body: bytes, count: int, key: str | None = None) -> Sample:
-    """The loop that a user would write, while the stages work.
-
-    What is not flushed at its end is flushed outside the clock.
-    """
-    append = producer.send
-    with Stopwatch() as watch:
-        if key is None:
-            for _ in range(count):
-                append(TOPIC, body)
-        else:
-            for _ in range(count):
-                append(TOPIC, body, key=key)
-    producer.flush(timeout=120)
-    return watch.each(count)
-
-
-def send_batches(producer: commitlog.Producer, bodies: Any, count: int) -> Sample:
-    """The same with batches; `bodies` is one batch."""
-    append, each = producer.send_batch, len(bodies)
-    with Stopwatch() as watch:
-        for _ in range(count // each):
-            append(TOPIC, bodies)
-    producer.flush(timeout=120)
-    return watch.each(count // each * each)
 
 
 def _rivals(bench: Bench, size: int, broker: Any) -> dict[str, Turn]:

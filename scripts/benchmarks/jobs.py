@@ -20,6 +20,7 @@ from commitlog.opening.parallel_recovery import recover_lanes
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Stopwatch
+from scripts.benchmarks.sends import send_all, send_batches
 
 Turn = Callable[[], dict[str, Any]]
 
@@ -66,8 +67,6 @@ def send(
 @contextlib.contextmanager
 def append(path: Path, size: int, count: int, batch: int = 1) -> Iterator[Turn]:
     """Sends as the part `append` does, and answers with its sample."""
-    from scripts.benchmarks.append import send_all, send_batches
-
     with commitlog.Producer(path) as producer:
         producer.send(TOPIC, b"warm").wait("flushed", 30)
         bodies = [floors.body_of(size) for _ in range(batch)]

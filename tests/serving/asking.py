@@ -16,7 +16,7 @@ import trustme
 
 import commitlog
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.errors import NoFreeLane
 from commitlog.planning.address import Address, Credentials, parse_address
 from commitlog.remote import requests

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from commitlog.columns.slice_reader import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.errors import CorruptRecord, DataLoss, StoreNotFound
 from commitlog.record.host import Host
 from commitlog.spark.columns import ALL_COLUMNS, schema_of

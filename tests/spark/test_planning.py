@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.columns.slice_reader import Slice
+from commitlog.columns.read_plan import Slice
 from commitlog.planning.task_sizes import BYTES_PER_TASK, ROWS_PER_TASK, SLACK, SLACK_OF_WAVES, Work, plan, share_out
 
 

@@ -1,0 +1,104 @@
+"""What a read is to give: slices of lanes, and what becomes of values, damage and loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
+from commitlog.reading.topic_index import LaneIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The rows [start, end) of one topic in one lane.
+
+    Some rows may have no consume queue entry yet. They are found by walking the log from the record
+    at offset `walk_from`, and none of them is beyond `limit` (both in bytes). `walk_from` is −1 if
+    all rows have an entry.
+    """
+
+    topic: str
+    lane: int
+    start: int
+    end: int
+    walk_from: int
+    limit: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+def slices_of(index: LaneIndex, topic: str, begin: int, end: int) -> list[Slice]:
+    """The queue offsets [begin, end) of a topic: those with consume queue entries, then the others.
+
+    The lane has them all.
+    """
+    queue = index.queues[topic]
+    middle = min(max(queue.indexed, begin), end)
+    parts = (
+        Slice(topic, index.lane, begin, middle, -1, index.limit),
+        Slice(topic, index.lane, middle, end, queue.walk_from(middle), index.limit),
+    )
+    return [piece for piece in parts if piece.rows > 0]
+
+
+Values = Literal["bytes", "columns", "json"]
+"""What becomes of a value: one column of bytes, its topic's columns, or the fields of JSON."""
+
+JsonMode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
+
+
+@dataclass(frozen=True)
+class JsonOptions:
+    """Spark's options of the same names. `corrupt_column` has the text of malformed values."""
+
+    mode: JsonMode = "PERMISSIVE"
+    corrupt_column: str = "_corrupt_record"
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What errors and warnings call the ways out: options that the user of a reader can give."""
+
+    option: str = "Option"
+    ignore_corrupt: str = "ignoreCorruptRecords=true"
+    accept_loss: str = "failOnDataLoss=false"
+    read_anew: str = "Start the query again"
+    as_bytes: str = "values=bytes"
+
+
+OF_SPARK = Wording()
+OF_READ_ARROW = Wording(
+    "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again", 'values="bytes"'
+)
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """Slices of the store at `path`, in the order in which they are read.
+
+    `store_id` is empty for a RocketMQ store root, which has no id.
+    """
+
+    path: str
+    store_id: str
+    segment_bytes: int
+    slices: tuple[Slice, ...]
+    fail_on_data_loss: bool = True
+    ignore_corrupt: bool = False
+    values: Values = "bytes"
+    json_options: JsonOptions = field(default_factory=JsonOptions)
+    wording: Wording = OF_SPARK
+
+    @property
+    def one_log(self) -> bool:
+        """Whether the path is a RocketMQ store root."""
+        return not self.store_id
+
+    def lane_directory(self, number: int) -> LaneDirectory:
+        if self.one_log:
+            return LaneDirectory(Path(self.path), number)
+        return StoreDirectory(self.path).lane_directory(number)
