@@ -73,7 +73,6 @@ ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py", "co
 DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}
 # Other files that open, write or remove files: which calls, and why they may.
 EXCEPTIONS = {
-    "commitlog/cli/bench.py": ({"shutil.rmtree"}, "removes the temporary store that it has made"),
     "commitlog/cli/commands.py": ({"write_text"}, "the formatter of a command's help"),
     "commitlog/cli/config.py": ({"read_text"}, "the configuration that it prints"),
     "commitlog/cli/destroy.py": ({"shutil.rmtree"}, "removes a whole store"),

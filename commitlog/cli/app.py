@@ -53,7 +53,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Serve other machines": {"serve": "serve", "token": "token", "forward": "forward"},
     "Keep a copy elsewhere": {"replica": "replica", "promote": "promote", "rejoin": "rejoin"},
     "Keep and repair": {"backup": "backup", "trim": "trim", "verify": "inspect", "dump": "inspect"},
-    "Measure": {"bench": "bench", "profile": "profile"},
+    "Measure": {"profile": "profile"},
 }
 """Heading of `--help` → name of a command → its module in this package."""
 COMMANDS: dict[str, str] = {name: module for group in GROUPS.values() for name, module in group.items()}

@@ -75,7 +75,6 @@ def cat(
     start: StartOption = "earliest",
     count: CountOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages with this key.")] = None,
     where: WhereOption = None,
     form: FormatOption = "value",
     rows: Annotated[bool, typer.Option("--rows", help="The rows of a typed topic, one JSON object each.")] = False,
@@ -104,7 +103,7 @@ def cat(
 
     terminal = sys.stdout.isatty()  # a pipe gets the bytes as they are
     write = format_of(form, terminal=terminal)
-    wanted = [condition(text) for text in (*(where or []), *([] if key is None else [f"key={key}"]))]
+    wanted = [condition(text) for text in where or []]
     out = cast(BinaryIO, sys.stdout.buffer)
     files = (token_file, ca_file, cert_file, key_file)
     address = served_address(store, *files)
@@ -112,7 +111,7 @@ def cat(
         if rows:
             if follow or wanted or partition or form != "value" or len(topic or []) != 1:
                 raise typer.BadParameter(
-                    "--rows needs one --topic, and goes without -f, --partition, --key, --where and --format"
+                    "--rows needs one --topic, and goes without -f, --partition, --where and --format"
                 )
             lines = _rows(store, files, (topic or [""])[0], start, isolation, skip_corrupt)
             _print_rows(out, map(for_terminal, lines) if terminal else lines, count)

@@ -83,11 +83,11 @@ def test_json_has_bytes_as_base64(store: HandMadeStore) -> None:
         (("-n", "2"), [b"apple", b"p\xffar"]),
         (("-n", "0"), []),
         (("--from", "last 1"), [b""]),
-        (("--key", "2"), [b"p\xffar"]),
+        (("--where", "key=2"), [b"p\xffar"]),
         (("--where", "trace=x"), [b"apple", b"p\xffar"]),
         (("--where", "trace=x", "-n", "1"), [b"apple"]),
         (("--where", "trace=x", "--where", "tags=red"), [b"apple"]),
-        (("--where", "key=1", "--key", "2"), []),
+        (("--where", "key=1", "--where", "key=2"), []),
         (("-f", "-n", "3"), [b"apple", b"p\xffar", b""]),
     ],
 )

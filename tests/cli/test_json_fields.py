@@ -99,7 +99,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         *printed("token", "list", tokens, "--json"),
     ]
     found["version --json"] = list(printed("version", "--json"))
-    found["bench --json"] = list(printed("bench", path, "--seconds", "400ms", "--json"))
     found["doctor --json"] = list(printed("doctor", path, "--json"))
     found["health --json"] = list(printed("health", path, "--json"))  # stopped: down
     damaged = HandMadeStore(path.parent / "damaged")

@@ -77,7 +77,7 @@ def both(served_base: str, store: Path, *words: str) -> bytes:
         ("--from", "last 1"),
         ("--from", "2023-11-14T22:13:22+00:00", "--format", "json"),
         ("--from", '{"values": {"1": 2}}', "--topic", "values"),
-        ("--key", "k1"),
+        ("--where", "key=k1"),
         ("--where", "tags=red", "--where", "trace=y"),
         ("--isolation", "committed", "--skip-corrupt"),
         ("--topic", "orders", "--rows"),
