@@ -20,6 +20,7 @@ import numpy as np
 from commitlog.appending.wakeups import REPLICATED_NOTICES, NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.replication_troubles import ReplicationTroubles, save_troubles
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HA_SERVICE, Lane
 from commitlog.stages.base_stage import BaseStage, main
@@ -60,6 +61,8 @@ class HAService(BaseStage):
             ReplicaListener(self.peers, self.lane_logs, lanes, config, self.clock, throttle) if config.listen else None
         )
         self._peer_watch: PeerWatch | None = None
+        self._troubles: ReplicationTroubles | None = None
+        """What `replication.json` says; None where that is not known."""
         self._looked_ns = LONG_AGO_NS
 
     def on_start(self) -> None:
@@ -126,6 +129,21 @@ class HAService(BaseStage):
                 self._add(lane)
         self._open_ports()
         self.peers.look(self.lane_logs)
+        self._note_troubles()
+
+    def _note_troubles(self) -> None:
+        """Notes what everybody has to know who asks whether the store is well."""
+        listeners = [one for one in (self._replicas, self._slaves) if one is not None]
+        shut = {address: why for one in listeners for address, why in one.shut.items()}
+        found = ReplicationTroubles(shut, self.peers.damaged())
+        if found == self._troubles:
+            return
+        try:
+            save_troubles(self.directory, found)
+        except OSError as error:
+            log.warning("%s can't be written: %s", self.directory.replication_file, error)
+            return
+        self._troubles = found
 
     def on_stop(self) -> None:
         if self._peer_watch is not None:

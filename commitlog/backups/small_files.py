@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from commitlog.disk.schema_versions import last_deleted
+from commitlog.disk.quarantine import corruption_range
+from commitlog.disk.schema_versions import last_deleted, schema_values
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
+from commitlog.disk.trim_marks import trim_marks
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders
 
 _BYTES_MAX = 64 << 20
+_NOTE = re.compile(r"lanes/\d+/quarantine/.*")
 _SCHEMA = re.compile(r"[1-9][0-9]{0,8}\.json")
 
 
@@ -47,14 +50,23 @@ class SmallFiles:
     def read(self, name: str) -> bytes:
         return self.channel.read_file(self.directory.path / name, _BYTES_MAX)
 
-    def damage(self, name: str, data: bytes) -> str:
-        """Why nobody would believe a file of this name and content; empty where it is sound."""
+    def damage(self, name: str, data: bytes, *, decodes: bool = True) -> str:
+        """Why nobody would believe a file of this name and content; empty where it is sound.
+
+        Without `decodes` a schema is believed by its checksum, and Arrow is not needed.
+        """
         path = self.directory.path / name
         try:
             if name.startswith("readers/"):
                 NamedReaders(self.directory).parsed(path.stem, data)
             elif path.name == DELETED_FILE:
                 last_deleted(path, data)
+            elif is_note(name):
+                corruption_range(path, data)
+            elif name.startswith("lanes/"):
+                trim_marks(path, data)
+            elif not decodes:
+                schema_values(path, data)
             else:
                 from commitlog.schemas.topic_schemas import TopicSchema  # most stores have none, and Arrow is large
 
@@ -62,6 +74,17 @@ class SmallFiles:
         except CommitLogError as error:
             return str(error)
         return ""
+
+    def kept(self, name: str, data: bytes) -> str:
+        """Why the file of this name stays as it is here; empty where this content is taken for it.
+
+        What is damaged never takes the place of an intact file. Where there is none it is taken, so
+        that what it has said is not forgotten without an error. But nobody needs a damaged note of
+        damage: what it was about is refused without one.
+        """
+        if not (damage := self.damage(name, data, decodes=False)) or is_note(name):
+            return damage
+        return damage if self.exists(name) and not self.damage(name, self.read(name), decodes=False) else ""
 
     def _read_all(self, names: Iterable[str]) -> dict[str, bytes]:
         found = {}
@@ -108,3 +131,8 @@ class SmallFiles:
         for name, data in wanted.items():
             self.write(name, data)
         self.remove([name for name in known if name not in wanted])
+
+
+def is_note(name: str) -> bool:
+    """Whether a small file is a note of damage (`disk/quarantine.py`)."""
+    return bool(_NOTE.fullmatch(name))

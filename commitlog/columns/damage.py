@@ -19,7 +19,7 @@ from commitlog.columns.segments import Segment
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import CorruptRecord
+from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, Mask
@@ -46,7 +46,7 @@ class Damage:
         found = []
         for start, note in corruption_notes(lane_directory, channel):
             said = start, _ANYWHERE
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(DamagedFile):
                 said = read_corruption_note(note, channel)
             found.append(said)
         found.sort()

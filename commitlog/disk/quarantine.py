@@ -28,6 +28,7 @@ from pathlib import Path
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory, segment_name
+from commitlog.errors import DamagedFile
 from commitlog.record.crc import crc32
 from commitlog.shm.layout import segment_start
 
@@ -206,7 +207,7 @@ def is_noted(lane_directory: LaneDirectory, offset: int) -> bool:
     for start, note in corruption_notes(lane_directory, DISK):
         if start == offset:
             return True
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a note that can't be read
+        with contextlib.suppress(OSError, DamagedFile):  # a note that can't be read
             found = read_corruption_note(note, DISK)
             if found[0] <= offset < found[1]:
                 return True
@@ -221,12 +222,17 @@ def corruption_notes(lane_directory: LaneDirectory, channel: FileChannel) -> Ite
 
 
 def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
-    """The range [start, end) of a note, in bytes of the log.
+    """The range [start, end) of a note, in bytes of the log. Raises DamagedFile, OSError."""
+    return corruption_range(note, channel.read_file(note))
 
-    Raises OSError, and ValueError, KeyError or TypeError where the note is nonsense.
-    """
-    said = from_checked_json(channel.read_file(note), ("file", "offset", "bytes", "reason"))
-    return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
+
+def corruption_range(note: Path, data: bytes) -> tuple[int, int]:
+    """The range [start, end) that the content of a note tells of. Raises DamagedFile."""
+    try:
+        said = from_checked_json(data, ("file", "offset", "bytes", "reason"))
+        return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(f"{note}: not a note of damage ({error}); remove it, then start again") from error
 
 
 def rebuild_mark(lane_directory: LaneDirectory) -> Path:

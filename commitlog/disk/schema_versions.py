@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from commitlog.disk.checked_json import from_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -53,6 +54,24 @@ def last_deleted(file: Path, data: bytes) -> int:
         raise StoreDamaged(
             f"{file}: does not say which versions were deleted ({error}); remove it, and the topic has its schema again"
         ) from error
+
+
+def schema_values(file: Path, data: bytes) -> dict[str, Any]:
+    """What the content of a schema's file says, as its checksum does. Raises StoreDamaged."""
+    try:
+        values = from_checked_json(data, ("format", "topic", "version", "columns", "arrow"))
+        if (values["topic"], f"{values['version']}.json") != (file.parent.name, file.name):
+            raise ValueError(f"it is version {values['version']} of topic {values['topic']}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged_schema(file, error) from error
+    return values
+
+
+def damaged_schema(file: Path, error: Exception) -> StoreDamaged:
+    """The error where the content of a schema's file can't be believed."""
+    return StoreDamaged(
+        f"{file}: not a schema of ours ({error}); without it the rows of the topic can't be read: put it back"
+    )
 
 
 def schema_refused(path: Path, error: OSError) -> CommitLogError:

@@ -11,6 +11,7 @@ STORE/
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
   replicas/<name>.json    replicas: how far each has come
+  replication.json        what keeps replicas from coming, or a small file from them
   forwarders/<name>.json  forwarders: what they have done
   servers/<id>.json       servers that run, and what their clients have used
   incomplete-backup.json  in place of `store.json` until a first backup is complete
@@ -245,6 +246,7 @@ class StoreDirectory:
         self.forwarders_directory = self.path / "forwarders"
         self.servers_directory = self.path / "servers"
         self.replicas_directory = self.path / "replicas"
+        self.replication_file = self.path / "replication.json"
         self.topics_directory = self.path / "topics"
         self.topics_lock_file = self.path / "locks" / "topics"
         self.trim_file = self.path / "trim.json"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
@@ -72,15 +73,11 @@ class TrimMarks:
     def _load(self, store_id: str) -> dict[str, TrimMark]:
         path = self.lane_directory.trimmed_file
         try:
-            values = from_checked_json(self.channel.read_file(path, _FILE_BYTES_MAX), _FIELDS)
-            is_ours = (values["store"], values["lane"]) == (store_id, self.lane_directory.number)
-            marks = {topic: _mark(mark) for topic, mark in values["topics"].items()}
-            return marks if is_ours else {}
-        except (ValueError, KeyError, TypeError, AttributeError, IsADirectoryError) as error:
-            raise DamagedFile(
-                f"{path}: does not say what was trimmed ({error}); put it back, or remove it: then trimmed messages that "
-                f"are still in the log can be read again"
-            ) from error
+            data = self.channel.read_file(path, _FILE_BYTES_MAX)
+        except IsADirectoryError as error:
+            raise _damaged(path, error) from error
+        store, lane, marks = trim_marks(path, data)
+        return marks if (store, lane) == (store_id, self.lane_directory.number) else {}
 
     def raise_to(self, store_id: str, wanted: Mapping[str, TrimMark]) -> None:
         """Raises the marks of some topics, durably: others see the old marks or the new.
@@ -118,6 +115,22 @@ class TrimMarks:
             is_known = not marks
         if not is_known:
             self.channel.replace_file(path, data)
+
+
+def trim_marks(path: Path, data: bytes) -> tuple[str, int, dict[str, TrimMark]]:
+    """What the content of such a file says: store id, lane, and marks. Raises DamagedFile."""
+    try:
+        values = from_checked_json(data, _FIELDS)
+        return values["store"], values["lane"], {topic: _mark(mark) for topic, mark in values["topics"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DamagedFile:
+    return DamagedFile(
+        f"{path}: does not say what was trimmed ({error}); put it back, or remove it: then trimmed messages that are "
+        f"still in the log can be read again"
+    )
 
 
 def _mark(values: dict[str, Any]) -> TrimMark:

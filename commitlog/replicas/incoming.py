@@ -131,10 +131,12 @@ class Incoming:
             self._write(part.name, bytes(self._part))
 
     def _write(self, name: str, data: bytes) -> None:
-        """Writes a small file, when the log that it names is durable."""
+        """Writes a small file, when the log that it names is durable. See SmallFiles.kept."""
+        self._named.add(name)
+        if self._files.kept(name, data):
+            return
         self._sync_lanes()
         self._files.write(name, data)
-        self._named.add(name)
         if name.startswith("lanes/") and "/quarantine/" in name:
             lane = self._lanes.get(int(name.split("/")[1]))
             if lane is not None:

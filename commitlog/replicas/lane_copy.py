@@ -153,10 +153,7 @@ class LaneCopy:
         """
         gaps = []
         for _, path in corruption_notes(self.lane, self.channel):
-            try:
-                start, end = read_corruption_note(path, self.channel)
-            except (ValueError, KeyError, TypeError) as error:
-                raise DamagedFile(f"{path}: not a note of damage ({error}); remove it, then start again") from error
+            start, end = read_corruption_note(path, self.channel)
             gaps.append(Gap(start, end, str(path), "noted", dirty=True, last=False, claimed_end=start))
         self._gaps = gaps
         if self._repair is not None:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from commitlog.disk.checked_json import from_checked_json, to_checked_json
+from commitlog.disk.checked_json import to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import changing, check_changeable
-from commitlog.disk.schema_versions import names_in, schema_refused, schema_versions
+from commitlog.disk.schema_versions import damaged_schema, names_in, schema_refused, schema_values, schema_versions
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, disk_error
 from commitlog.record.properties import check_topic
@@ -55,20 +55,16 @@ class TopicSchema:
     @classmethod
     def from_bytes(cls, data: bytes, file: Path) -> TopicSchema:
         """Reads the content of a file. Raises StoreTooNew, StoreDamaged."""
+        values = schema_values(file, data)
         try:
-            values = from_checked_json(data, ("format", "topic", "version", "columns", "arrow"))
             if values["format"] > FORMAT_VERSION:
                 raise StoreTooNew(f"{file}: format {values['format']}, this package knows {FORMAT_VERSION}: upgrade it")
             columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(values["arrow"], validate=True)))
-            if (values["topic"], f"{values['version']}.json") != (file.parent.name, file.name):
-                raise ValueError(f"it is version {values['version']} of topic {values['topic']}")
             if stored_fields(list(columns)) != list(columns):
                 raise ValueError("it has types that no topic has")
             return cls(values["topic"], values["version"], columns)
         except (ValueError, KeyError, TypeError, OSError, SchemaError, pa.ArrowException) as error:
-            raise StoreDamaged(
-                f"{file}: not a schema of ours ({error}); without it the rows of the topic can't be read: put it back"
-            ) from error
+            raise damaged_schema(file, error) from error
 
 
 class TopicSchemas:

@@ -44,6 +44,8 @@ CODES: dict[str, Severity] = {
     "reader-unreadable": "degraded",
     "replica-gone": "degraded",
     "replica-behind": "degraded",
+    "not-listening": "degraded",
+    "file-not-copied": "degraded",
     "clock-jumped": "degraded",
     "disk-high": "degraded",
     "disk-forces": "degraded",
@@ -134,6 +136,7 @@ def health(snapshot: StoreSnapshot, limits: HealthLimits = DEFAULT_LIMITS) -> He
         found += _lanes(snapshot, limits)
         found += _readers(snapshot, limits)
         found += _replicas(snapshot, limits)
+        found += _replication(snapshot)
         found += _retention(snapshot.statistics)
     found += _room(snapshot, limits, {reason.code for reason in found})
     found += _damage(snapshot)
@@ -306,6 +309,16 @@ def _replicas(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]
         elif late_ms > limits.replica_behind_ms:
             text = f"replica {name} is {behind}, for {_time(late_ms)}"
             yield _reason("replica-behind", text, "a quicker disk or network there", replica=name)
+
+
+def _replication(snapshot: StoreSnapshot) -> Iterator[Reason]:
+    """What the HAService can't do. The text of a damaged file has its own way out."""
+    troubles = snapshot.troubles
+    for address, why in troubles.shut.items():
+        way_out = "mend that, and it opens by itself; what [replication] says needs a restart"
+        yield _reason("not-listening", f"no replica can come to {address}: {why}", way_out)
+    for name, why in troubles.damaged.items():
+        yield _reason("file-not-copied", f"replicas keep the {name} that they have: {why}", "")
 
 
 def _retention(facts: StoreStatistics) -> Iterator[Reason]:

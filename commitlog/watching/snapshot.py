@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +18,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.replica_files import ReplicaState, known_replicas
+from commitlog.disk.replication_troubles import ReplicationTroubles, replication_troubles
 from commitlog.disk.server_files import ServerStatistics, running_servers
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
@@ -110,6 +111,8 @@ class StoreSnapshot:
     """The servers of `commitlog serve` that have the store, and what their clients have used."""
     replicas: tuple[ReplicaState, ...] = ()
     """The replicas that there are or were, and how far each has come."""
+    troubles: ReplicationTroubles = field(default_factory=ReplicationTroubles)
+    """What keeps replicas from coming, or a small file from them."""
     forwarders: tuple[ForwarderStatistics, ...] = ()
     """The forwarders of the store, also those that have ended."""
     index_damage: str = ""
@@ -161,6 +164,7 @@ class StoreWatch:
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
             replicas=tuple(known_replicas(self.view.directory)),
+            troubles=replication_troubles(self.view.directory),
             forwarders=() if self._only_health else tuple(forwarders(self.view.directory)),
             index_damage=index_damage,
         )

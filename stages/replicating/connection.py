@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from commitlog.clock import Clock
@@ -78,6 +78,8 @@ class HAConnection(threading.Thread, ABC):
         self.room = memoryview(bytearray(_FRAME_BYTES))
         """Where the subclass makes its frames of the log."""
         self.sent_bytes = 0
+        self.damaged: Mapping[str, str] = {}
+        """Small files that were found to be damaged, and why. Who changes it gives another one."""
         self.heard_ns = self.said_ns = clock.monotonic_ns()
 
     # ---- what a peer is -------------------------------------------------------------------------

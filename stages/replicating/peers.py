@@ -120,6 +120,11 @@ class Peers:
         with self._lock:
             return [one for one in self._connections if one.peer_name == name]
 
+    def damaged(self) -> dict[str, str]:
+        """The small files that a connection has found to be damaged, and why."""
+        with self._lock:
+            return {name: why for one in self._connections for name, why in one.damaged.items()}
+
     def acknowledged_by(self, name: str) -> dict[int, int]:
         """How far a replica had each lane when it was heard of last."""
         with self._lock:

@@ -257,13 +257,22 @@ class ReplicaConnection(HAConnection):
                 self._sent[name] = data
         for name in [name for name, data in self._sent.items() if data and name not in wanted]:
             del self._sent[name]
+            self._note_damage(name, "")
             yield frame(Kind.GONE, NO_LANE, 0, name.encode())
 
     def _file(self, name: str, data: bytes) -> Iterator[bytes]:
+        """The frames of a small file. The replica knows what to do with one that is damaged."""
+        self._note_damage(name, self._files.damage(name, data, decodes=False))
         try:
             yield from file_frames(name, data)
         except CommitLogError as error:  # somebody has put a file there that is none of ours
             log.warning("%s is not copied: %s", name, error)
+
+    def _note_damage(self, name: str, why: str) -> None:
+        """Notes why a small file is damaged; empty where it is not, or is gone."""
+        if self.damaged.get(name, "") != why:
+            rest = {other: text for other, text in self.damaged.items() if other != name}
+            self.damaged = {**rest, name: why} if why else rest
 
     # ---- otherwise ------------------------------------------------------------------------------
 

@@ -78,22 +78,32 @@ class ReplicaListener:
         self._wake, self._waker = socket.socketpair()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._complaint = ""
+        self.shut: dict[str, str] = {}
+        """The address, and why no replica can come there; empty where one can."""
 
     def serve(self) -> None:
-        """Opens the port, unless it is open. A port that is in use is tried again later."""
-        if self._listener is not None:
-            return
+        """Opens the port, unless it is open, and looks at the certificates.
+
+        A port that is in use is tried again later. Files of certificates may change at any time.
+        """
+        address = self._config.listen
         try:
-            host, port = address_of(self._config.listen)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._credentials.context(server_side=True)
-            self._listener = socket.create_server((host, port), family=family, backlog=16)
+            if self._listener is None:
+                self._open()
         except (OSError, CommitLogError) as error:
-            if str(error) != self._complaint:
-                log.error("no replica can come to %s: %s", self._config.listen, error)
-            self._complaint = str(error)
-            return
+            if self.shut != {address: str(error)}:
+                log.error("no replica can come to %s: %s", address, error)
+            self.shut = {address: str(error)}
+        else:
+            if self.shut:
+                log.info("replicas can come to %s again", address)
+            self.shut = {}
+
+    def _open(self) -> None:
+        host, port = address_of(self._config.listen)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=16)
         self._listener.setblocking(False)
         log.info("replicas come to %s, port %d", host, self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, args=(self._listener,), name="replicas", daemon=True)

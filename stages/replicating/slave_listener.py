@@ -44,7 +44,8 @@ class SlaveListener:
         self._host, self._port = address_of(config.slave_listen)
         self._listeners: dict[int, tuple[socket.socket, LaneLog]] = {}
         """Lane → its socket, and its log."""
-        self._refused: dict[int, str] = {}
+        self.shut: dict[str, str] = {}
+        """The addresses that no slave can come to, and why."""
         self._told_ns: dict[str, int] = {}
         self._silent: set[str] = set()
         """Slave brokers that do not answer: it is said once."""
@@ -65,14 +66,16 @@ class SlaveListener:
 
     def _listen(self, lane: int, lane_log: LaneLog) -> None:
         port = self._port + lane if self._port else 0
+        address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
             listener = socket.create_server((self._host, port), family=family, backlog=16)
         except OSError as error:
-            if self._refused.get(lane) != str(error):
-                log.error("lane %d: no slave can come to %s:%d: %s", lane, self._host, port, error)
-            self._refused[lane] = str(error)
+            if self.shut.get(address) != str(error):
+                log.error("lane %d: no slave can come to %s: %s", lane, address, error)
+            self.shut[address] = str(error)
             return
+        self.shut.pop(address, None)
         listener.setblocking(False)
         self._listeners[lane] = listener, lane_log
         log.info("lane %d: slaves come to %s:%d", lane, self._host, self.port(lane))

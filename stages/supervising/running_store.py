@@ -15,6 +15,7 @@ import orjson
 from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.replication_troubles import replication_troubles
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
 from commitlog.shm.layout import Header
@@ -79,6 +80,8 @@ class RunningStore:
         self.stages = StageProcesses(directory, control, config, channel, clock, report, module_of)
         self._made_pool = made_pool
         self._heard = b""  # the owner's last words, without the end of a line
+        self._told: list[str] = []
+        """What the owner knows of the troubles of replication."""
 
     def start_stages(self) -> None:
         """Starts the stages, and returns when all of them work.
@@ -130,8 +133,17 @@ class RunningStore:
             if _STDIN in events and self._is_told_to_stop():
                 return
             self.store_watch.check()
+            self._tell_troubles()
             for stage in list(self.stages.by_name.values()):
                 self._watch_stage(stage, events, poller)
+
+    def _tell_troubles(self) -> None:
+        """Tells the owner what keeps replicas from coming, once."""
+        found = replication_troubles(self.directory).lines()
+        for line in found:
+            if line not in self._told:
+                self.report(line)
+        self._told = found
 
     def _is_told_to_stop(self) -> bool:
         """Does what the owner says. True when that is "stop", or when the owner is gone.

@@ -10,8 +10,11 @@ import commitlog
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.replicas.promotion import promote
+from commitlog.watching.health import health
+from commitlog.watching.snapshot import StoreWatch
 from tests.backups.test_backup import trim
-from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, check_equal, log_of
+from tests.command_line import run
+from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal, log_of
 from tests.waiting import wait_until
 
 
@@ -57,6 +60,52 @@ def test_readers_trims_and_deletions_come_and_go(scene: Scene) -> None:
     promote(scene.copy)
     with commitlog.Reader(scene.copy, "orders", name="billing") as reader:
         assert next(reader).value == b"1"
+
+
+def damage(path: Path) -> None:
+    """Turns over a bit of a digit that matters: the checksum does not match any more."""
+    data = bytearray(path.read_bytes())
+    data[-12] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_damaged_never_takes_the_place_of_an_intact_file(scene: Scene) -> None:
+    """While the copy follows, and where it comes again. Health names each of the files."""
+    names = ["readers/billing.json", "topics/gone/deleted", "topics/sales/1.json", "lanes/0/trimmed.json"]
+    with scene.open() as store:
+        store.create_topic("sales", "id BIGINT")
+        store.create_topic("gone", "id BIGINT")
+        with store.producer() as producer:
+            for number in range(10):
+                producer.send("orders", b"%d" % number)
+            producer.flush()
+        trim(store.path, "orders", "last 5")
+        assert run("topics", store.path, "--delete", "gone", "--yes").returncode == 0
+        with commitlog.Reader(scene.primary, "orders", name="billing") as reader:
+            reader.commit(next(reader))
+        with scene.follower():
+            wait_until(lambda: files_of(scene.copy) == files_of(scene.primary), "the copy has all of them")
+            intact = files_of(scene.copy)
+            for name in names:
+                damage(scene.primary / name)
+            rest = {name for name in names if not name.startswith("topics/sales")}  # a schema is sent once
+            wait_until(lambda: not_copied(scene.primary) == rest, "they are named")
+        with scene.follower():
+            wait_until(lambda: not_copied(scene.primary) == {*names}, "they are named again")
+            with store.producer() as producer:
+                await_replicated(producer.send("orders", b"more"))
+            assert files_of(scene.copy) == intact
+            for name in names:
+                (scene.primary / name).write_bytes(intact[name])
+            wait_until(lambda: not_copied(scene.primary) <= {"topics/sales/1.json"}, "it has healed")
+
+
+def not_copied(path: Path) -> set[str]:
+    """The names of the small files that health says are not copied."""
+    with StoreWatch(path) as watch:
+        reasons = health(watch.snapshot()).reasons
+    texts = [reason.text for reason in reasons if reason.code == "file-not-copied"]
+    return {text.partition("keep the ")[2].partition(" that they have")[0] for text in texts}
 
 
 @pytest.mark.nightly

@@ -16,6 +16,7 @@ from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import try_file
 from commitlog.disk.quarantine import Quarantine
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
+from commitlog.disk.replication_troubles import ReplicationTroubles
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreNotFound
 from commitlog.inspecting.verify import verify_store
@@ -339,6 +340,15 @@ def test_a_replica_that_is_gone_or_late(store: commitlog.Store) -> None:
     assert (behind.code, behind.replica) == ("replica-behind", "standby")
     assert behind.text == "replica standby is 7 bytes behind, for 31 s"
     assert health(replace(found, replicas=(replace(late, behind_since_ms=found.time_ms - 29_000),))) == Health("good")
+
+
+def test_what_replication_can_not_do(good: StoreSnapshot) -> None:
+    """tests/replicas has each of them with a store."""
+    troubles = ReplicationTroubles({"db1:4440": "the port is taken"}, {"readers/a.json": "it is damaged"})
+    shut, damaged = health(replace(good, troubles=troubles)).reasons
+    assert (shut.code, damaged.code) == ("not-listening", "file-not-copied")
+    assert shut.text == "no replica can come to db1:4440: the port is taken"
+    assert damaged.said == "replicas keep the readers/a.json that they have: it is damaged"
 
 
 def test_an_index_that_is_damaged(store: commitlog.Store) -> None:
