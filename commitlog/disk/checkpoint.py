@@ -62,6 +62,9 @@ class PositionsFile:
     `store_id` has 32 hex digits, as in `store.json`. It is "" where the id is not known. Then a
     slot of any store counts, and what is written counts for any store. `findings` has a line for
     each slot of another lane or store that the last `load` passed over.
+
+    Where all slots are another store's, the lane's directory may be that store's, with its log. So
+    they are not passed over.
     """
 
     def __init__(self, lane_directory: LaneDirectory, store_id: str, channel: FileChannel) -> None:
@@ -74,8 +77,8 @@ class PositionsFile:
     def load(self) -> Positions | None:
         """The newest slot that is whole and possible; None where there is none. Raises OSError.
 
-        Raises DamagedFile where the path is not a plain file. Nothing is lost in that case, but a
-        start could not write there either.
+        Raises DamagedFile where the path is not a plain file, and where the whole file is another
+        store's. Nothing is lost of a path that is none, but a start could not write there either.
         """
         try:
             slots = self._slots()
@@ -88,12 +91,22 @@ class PositionsFile:
             for _, owner, _ in slots
             if owner and not self._is_ours(owner)
         ]
+        strangers = [owner for _, owner, _ in slots if owner and self._is_another_stores(owner)]
+        if strangers and len(strangers) == len(slots):
+            lane, store = strangers[0]
+            raise DamagedFile(
+                f"{self._path}: belongs to lane {lane} of store {store.hex()}, not here. Put back the lane's own "
+                f"directory; or, if only this file is another's, move it away, then start the store"
+            )
         ours = [(sequence, positions) for sequence, owner, positions in slots if self._is_ours(owner)]
         newest = max(ours, default=None, key=lambda found: found[0])
         return newest[1] if newest else None
 
     def _is_ours(self, owner: _Owner | None) -> bool:
-        return owner is None or (owner[0] == self._lane and (not self._store or owner[1] in (self._store, bytes(16))))
+        return owner is None or (owner[0] == self._lane and not self._is_another_stores(owner))
+
+    def _is_another_stores(self, owner: _Owner) -> bool:
+        return bool(self._store) and owner[1] not in (self._store, bytes(16))
 
     def _slots(self) -> list[tuple[int, _Owner | None, Positions]]:
         """Sequence, owner and positions of each slot that is whole and possible.

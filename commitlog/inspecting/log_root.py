@@ -10,7 +10,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue, guess_segment_bytes
 from commitlog.disk.store_directory import STORE_FILE, LaneDirectory, StoreDirectory, checked_path
-from commitlog.errors import StoreDamaged, StoreNotFound, StoreRefused
+from commitlog.errors import DamagedFile, StoreDamaged, StoreNotFound, StoreRefused
 from commitlog.reading.log_scan import LogScan
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
@@ -105,8 +105,12 @@ def _lane_roots(
     roots, findings = [], []
     for lane_directory in lane_directories:
         file = PositionsFile(lane_directory, store_id, channel)
-        known = file.load()
-        findings += file.findings
+        try:
+            known = file.load()
+            findings += file.findings
+        except DamagedFile as error:
+            known = None
+            findings.append(str(error))
         path, number = lane_directory.path, lane_directory.number
         size = segment_bytes or guess_segment_bytes(lane_directory.commitlog, channel) or 1 << 30
         if known is None:

@@ -244,7 +244,7 @@ class StoreView:
             return self._live_limits(self.control, lane)
         file = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel)
         found = file.load()
-        known = 0 if file.findings else self.facts.lanes.get(lane, 0)  # the log may be another's, too
+        known = self.facts.lanes.get(lane, 0)
         if found is None:
             return LaneLimits(lane, 0, 0, known, known, stopped_properly=False)
         flushed = max(found.flushed_where, known)

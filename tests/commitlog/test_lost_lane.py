@@ -153,6 +153,41 @@ def test_a_directory_of_another_lane_is_left_as_it_is(is_killed: bool, made: Pat
     assert read(path) == 2 * SENT
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_directory_of_another_store_is_left_as_it_is(is_killed: bool, made: Path, tmp_path: Path) -> None:
+    """A lane's directory was put into the wrong store: nobody takes its messages for this one's."""
+    path, other = tmp_path / "store", tmp_path / "other"
+    shutil.copytree(made, path)
+    send(other)
+    swap(path / "lanes/1", other / "lanes/1")
+    if is_killed:
+        (path / "lanes/1/abort").touch()
+    said = "lanes/1/positions: belongs to lane 1 of store"
+    with pytest.raises(RecoveryError, match=said):
+        commitlog.Store.open(path, CONFIG)
+    with pytest.raises(DamagedFile, match=said):
+        read(path)
+    for command in (("verify", path), ("backup", path, tmp_path / "backup")):
+        done = run(*command)
+        assert done.returncode == 1
+        assert said.encode() in done.stdout + done.stderr
+    swap(path / "lanes/1", other / "lanes/1")
+    commitlog.Store.open(path, CONFIG).close()
+    assert read(path) == 2 * SENT
+
+
+def test_positions_that_are_swapped_hide_no_lost_log(made: Path, tmp_path: Path) -> None:
+    """A file is in the place of a log, and `positions` is another lane's: readers miss the log."""
+    path = tmp_path / "store"
+    shutil.copytree(made, path)
+    shutil.copy(path / "lanes/0/positions", path / "lanes/1/positions")
+    shutil.rmtree(path / "lanes/1/commitlog")
+    (path / "lanes/1/commitlog").touch()
+    with pytest.raises(DamagedFile, match="lanes/1/commitlog"):
+        read(path)
+    assert run("backup", path, tmp_path / "backup").returncode == 1
+
+
 def swap(one: Path, other: Path) -> None:
     one.rename(one.with_name("aside"))
     other.rename(one)

@@ -164,7 +164,8 @@ def test_a_lane_is_marked_durably_before_anything_is_appended(lost: bool, tmp_pa
 def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The files of two lanes of different length are swapped.
 
-    Everybody who looks reports it, and no lane loses anything.
+    `verify` and the start report it, and no lane loses anything: `store.json` tells readers where
+    the lanes end.
     """
     path = tmp_path / "store"
     with commitlog.Store.open(path, CONFIG) as store, store.producer() as long, store.producer() as short:
@@ -176,11 +177,14 @@ def test_positions_of_another_lane_are_not_believed(tmp_path: Path, caplog: pyte
     one.write_bytes(its)
     other.write_bytes(mine)
     assert "belongs to lane 1" in verify_store(path).findings[0]
-    with pytest.warns(commitlog.errors.ReadingWarning, match="commitlog run"), commitlog.Reader(path) as reader:
-        assert list(reader) == []
+    assert count(path) == SENT + 1
     with commitlog.Store.open(path, CONFIG):
         assert "belongs to lane 1" in caplog.text
         assert "belongs to lane 0" in caplog.text
-    with commitlog.Reader(path) as reader:
-        assert len(list(reader)) == SENT + 1
+    assert count(path) == SENT + 1
     assert verify_store(path).good
+
+
+def count(path: Path) -> int:
+    with commitlog.Reader(path) as reader:
+        return len(list(reader))

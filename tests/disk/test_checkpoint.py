@@ -11,6 +11,7 @@ import pytest
 from commitlog.disk.checkpoint import SLOT_BYTES, Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.errors import DamagedFile
 
 STORE = "0123456789abcdef" * 2
 
@@ -155,21 +156,29 @@ def test_yesterdays_slots_are_read_and_replaced(path: Path) -> None:
     assert path.read_bytes()[:SLOT_BYTES] == slot_of_the_version_before(4, 40)
 
 
-def test_those_of_another_lane_or_store_are_passed_over(path: Path) -> None:
+def test_those_of_another_lane_are_passed_over(path: Path) -> None:
     """With a line that says so; what is written next counts, whatever numbers the others have."""
-    for lane, name in ((5, "f" * 32), (6, STORE)):
-        path.unlink(missing_ok=True)
-        foreign = PositionsFile(lane_of(path, lane), name, DISK)
-        for number in (1, 2, 3):
-            foreign.store(positions(number))
-        file = PositionsFile(lane_of(path), STORE, DISK)
-        assert file.load() is None
-        assert len(file.findings) == 2
-        assert file.findings[0] == f"{path}: belongs to lane {lane} of store {name}, not here; passed over"
-        file.store(positions(9))
-        assert load(path) == positions(9)
-        file.store(positions(10))
-        assert (file.load(), file.findings) == (positions(10), [])
+    foreign = PositionsFile(lane_of(path, 6), STORE, DISK)
+    for number in (1, 2, 3):
+        foreign.store(positions(number))
+    file = PositionsFile(lane_of(path), STORE, DISK)
+    assert file.load() is None
+    assert len(file.findings) == 2
+    assert file.findings[0] == f"{path}: belongs to lane 6 of store {STORE}, not here; passed over"
+    file.store(positions(9))
+    assert load(path) == positions(9)
+    file.store(positions(10))
+    assert (file.load(), file.findings) == (positions(10), [])
+
+
+def test_those_of_another_store_are_refused(path: Path) -> None:
+    """The log beside them may be that store's, too. With one slot of this lane the file counts."""
+    foreign = PositionsFile(lane_of(path), "f" * 32, DISK)
+    foreign.store(positions(1))
+    with pytest.raises(DamagedFile, match=r"belongs to lane 5 of store f{32}, not here\. Put back"):
+        load(path)
+    store(path, 9)
+    assert load(path) == positions(9)
 
 
 def test_who_does_not_know_the_store_goes_by_the_lane(path: Path) -> None:
