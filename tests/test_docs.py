@@ -27,6 +27,7 @@ from commitlog.config import WHEN_CHANGED, Config
 from commitlog.config_file import load_config
 from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS
+from commitlog.stages.supervising.stage_processes import STOP_ORDER
 from commitlog.statistics import RetentionStatistics
 from tests.programs import BLOCK, DOCS, blocks, examples, outputs, write_files
 
@@ -163,7 +164,7 @@ def anchors(page: Path) -> set[str]:
     return {slug(heading) for heading in re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", named(PAGES))
+@pytest.mark.parametrize("page", named([*PAGES, ROOT / "tests/vectors/README.md"]))
 def test_links_lead_somewhere(page: Path) -> None:
     """A link leads to a file of the repository, or to a heading in it.
 
@@ -179,6 +180,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     for code in inline(page):
         if re.fullmatch(r"(docs|configs|scripts|tests|commitlog|stages|shm)/[\w./@-]+", code):
             assert (ROOT / code).exists(), code
+        elif re.fullmatch(r"[a-z_]+/[a-z_/]+\.py", code):  # a room's name without the folder that it is in
+            assert any((ROOT / folder / code).exists() for folder in ("commitlog", "stages")), code
+
+
+def test_the_order_of_the_drain() -> None:
+    """ARCHITECTURE names the stages in the order in which a stop lets them drain."""
+    names = re.search(r"^2\. (.+) drain, in this order", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert names
+    assert re.split(", | and ", names[1].lower()) == [*STOP_ORDER]
 
 
 def test_every_page_is_in_the_index() -> None:

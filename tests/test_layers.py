@@ -13,39 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.floors import FLOORS, TESTED_IN, place
+from tests.floors import table as floors_table
+
 ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.skipif(
     (ROOT / "PKG-INFO").exists(), reason="an sdist has copies in place of the links; the rules are held in a checkout"
-)
-# The floors of the house, from the ground up: an import goes to the same room or to a lower floor,
-# never sideways or up. A door is a module of its own that users import; all else is a room, and
-# private.
-FLOORS = (
-    {"shm"},
-    {"status"},
-    {"receipt"},
-    {"errors"},
-    {"clock", "config", "lines", "native", "quantities", "text_files", "threads"},
-    {"config_file"},
-    {"record"},
-    {"disk", "message"},
-    {"reading", "schemas"},
-    {"appending", "opening", "inspecting", "columns"},
-    {"planning"},
-    {"remote"},
-    {"statistics", "arrow", "backups"},
-    {"statistics", "arrow", "tracing"},
-    {"producer", "reader"},
-    {"store", "stream_producer", "logging", "watching"},
-    {"spark.launching"},
-    {"spark", "ui", "serving", "forwarding", "replicas"},
-    {"ingest"},
-    {"__init__"},
-    {"doctor"},
-    {"cli"},
-    {"__main__", "stages.allocating", "stages.replicating", "stages.supervising"},
-    {"stages"},
 )
 # Where a distribution's module has another name.
 MODULE_OF = {"opentelemetry-api": "opentelemetry", "pyzmq": "zmq", "zlib-ng": "zlib_ng"}
@@ -245,6 +219,12 @@ def is_of_path(node: ast.Call, name: str) -> bool:
 FLOOR_OF = {name: number for number, rooms in enumerate(FLOORS) for name in rooms}
 
 
+def test_each_room_has_one_floor() -> None:
+    """Every room of the package is on a floor, and on no second one."""
+    names = [name for rooms in FLOORS for name in rooms]
+    assert sorted(names) == sorted({room(dotted(module)) for module in EVERY_MODULE})
+
+
 def test_an_import_goes_downwards() -> None:
     """So there is no circle among the rooms either."""
     wrong = []
@@ -336,10 +316,17 @@ def test_threads_are_started_through_one_door() -> None:
     assert starting == {"commitlog/threads.py", *THREAD_EXCEPTIONS}
 
 
-def test_architecture_names_every_room() -> None:
+def test_the_tests_have_the_same_rooms() -> None:
+    """But for those that TESTED_IN names, which have no folder of their own."""
+    rooms = [room for floor in FLOORS for room in floor if place(room).endswith("/")]
+    tested = {room: (ROOT / "tests" / TESTED_IN.get(room, room)) for room in rooms}
+    assert not {room for room, folder in tested.items() if not list(folder.rglob("test_*.py"))}
+    assert not {room for room in TESTED_IN if room not in rooms or (ROOT / "tests" / room).exists()}
+
+
+def test_the_table_of_rooms_is_that_of_the_floors() -> None:
+    """Rooms, floors, their order and what is in them; `python -m tests.floors` prints the table."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    rooms = {room(dotted(module)) for module in EVERY_MODULE}
-    assert rooms == set(FLOOR_OF)
-    table = text[text.index("## The rooms") : text.index("## How one message")]
-    named = {name.removeprefix("commitlog/") for name in re.findall(r"`([\w/]+?)/?`", table)}
-    assert {name.replace(".", "/") for name in rooms} - named == {"__init__"}
+    found = re.search(r"^\| floor \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    assert found
+    assert found[0] == floors_table()
