@@ -57,6 +57,7 @@ def read_arrow(
     DataLoss where retention was quicker. With a URL, both also raise ServerUnavailable,
     AccessDenied, CertificateRefused, ServerError.
     """
+    from commitlog.columns.read_plan import ReadOptions
     from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
     from commitlog.reading.starting_point import parse_starts
     from commitlog.remote.topic_reading import open_topic
@@ -70,7 +71,5 @@ def read_arrow(
         columns=columns,
         metadata=metadata,
         values=values,
-        isolation=isolation,
-        fail_on_data_loss=fail_on_data_loss,
-        ignore_corrupt=ignore_corrupt,
+        options=ReadOptions(isolation, fail_on_data_loss, ignore_corrupt, reader="read_arrow"),
     )

@@ -30,7 +30,7 @@ from commitlog.columns import arrays
 from commitlog.columns.arrays import Spans
 from commitlog.columns.arrow_columns import BATCH_ROWS_MAX, Decoder
 from commitlog.columns.metadata import metadata_columns
-from commitlog.columns.read_plan import JsonOptions
+from commitlog.columns.read_plan import ReadOptions
 from commitlog.columns.spark_times import checked, day_number, microseconds, times_of
 from commitlog.errors import MalformedValue
 from commitlog.record.byte_ranges import Mask
@@ -52,7 +52,7 @@ class JsonRows:
     """Makes batches of `schema`: fields of JSON objects, metadata columns, the corrupt column."""
 
     schema: pa.Schema
-    options: JsonOptions
+    options: ReadOptions
     _fields: list[pa.Field] = field(init=False)
     _reading: pa.Schema | None = field(init=False)
     _decimals: list[int] = field(init=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -45,18 +45,11 @@ def slices_of(index: LaneIndex, topic: str, begin: int, end: int) -> list[Slice]
     return [piece for piece in parts if piece.rows > 0]
 
 
+Isolation = Literal["flushed", "committed"]
 Values = Literal["bytes", "columns", "json"]
 """What becomes of a value: one column of bytes, its topic's columns, or the fields of JSON."""
 
 JsonMode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
-
-
-@dataclass(frozen=True)
-class JsonOptions:
-    """Spark's options of the same names. `corrupt_column` has the text of malformed values."""
-
-    mode: JsonMode = "PERMISSIVE"
-    corrupt_column: str = "_corrupt_record"
 
 
 @dataclass(frozen=True)
@@ -70,10 +63,38 @@ class Wording:
     as_bytes: str = "values=bytes"
 
 
-OF_SPARK = Wording()
-OF_READ_ARROW = Wording(
-    "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again", 'values="bytes"'
-)
+_WORDINGS = {
+    "spark": Wording(),
+    "read_arrow": Wording(
+        "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again", 'values="bytes"'
+    ),
+    "forward": Wording("Option", "--accept-loss", "--accept-loss", "Start the forwarder again"),
+}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a user has chosen of how to read. His door makes it, and the decoder looks at it.
+
+    It travels as it is: in a plan, in a task of Spark, in a ticket of a server. `mode` and
+    `corrupt_column` are Spark's options for JSON; that column has the text of malformed values.
+    `reader` is the user's door, whose names of options errors give.
+    """
+
+    isolation: Isolation = "flushed"
+    fail_on_data_loss: bool = True
+    ignore_corrupt: bool = False
+    values: Values = "bytes"
+    mode: JsonMode = "PERMISSIVE"
+    corrupt_column: str = "_corrupt_record"
+    reader: Literal["spark", "read_arrow", "forward"] = "spark"
+
+    @property
+    def wording(self) -> Wording:
+        return _WORDINGS[self.reader]
+
+
+DEFAULTS = ReadOptions()
 
 
 @dataclass(frozen=True)
@@ -87,11 +108,7 @@ class ReadPlan:
     store_id: str
     segment_bytes: int
     slices: tuple[Slice, ...]
-    fail_on_data_loss: bool = True
-    ignore_corrupt: bool = False
-    values: Values = "bytes"
-    json_options: JsonOptions = field(default_factory=JsonOptions)
-    wording: Wording = OF_SPARK
+    options: ReadOptions = DEFAULTS
 
     @property
     def one_log(self) -> bool:

@@ -55,12 +55,12 @@ def read_slices(
     store takes the place of the plan's.
     """
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
-    if plan.values == "columns":
-        build = TypedRows(TopicSchemas(StoreDirectory(plan.path)), schema, plan.wording.read_anew).batches
-    elif plan.values == "json":
+    if plan.options.values == "columns":
+        build = TypedRows(TopicSchemas(StoreDirectory(plan.path)), schema, plan.options.wording.read_anew).batches
+    elif plan.options.values == "json":
         from commitlog.columns.json_rows import JsonRows  # Arrow's parser is not needed otherwise
 
-        build = JsonRows(schema, plan.json_options).batches
+        build = JsonRows(schema, plan.options).batches
     store = _PlannedStore(plan)
     try:
         with named_while_reading(plan.path):
@@ -105,7 +105,7 @@ class SliceReader:
         self.lane_directory = plan.lane_directory(piece.lane)
         is_named = plan.one_log and is_light(piece.topic)
         self.queue = NamedQueue(piece.topic, piece.lane, offset_is_stored=not is_named)
-        self._piece_bytes = arrow_columns.BATCH_BYTES_MAX if plan.values != "columns" else MESSAGES_BYTES_MAX
+        self._piece_bytes = arrow_columns.BATCH_BYTES_MAX if plan.options.values != "columns" else MESSAGES_BYTES_MAX
         self.next = piece.start
         self.walk_from = piece.walk_from
         self.damage = Damage.load(self.lane_directory)
@@ -334,7 +334,7 @@ class SliceReader:
             yield places.cut(begin, len(places.at))
 
     def _way_out(self, *, is_damage: bool = True) -> str:
-        wording = self.plan.wording
+        wording = self.plan.options.wording
         rest = "`commitlog verify` lists all" if is_damage else f"{wording.as_bytes} reads their values"
         return f"{wording.option} {wording.ignore_corrupt} leaves such records out and counts them; {rest}"
 
@@ -344,7 +344,7 @@ class SliceReader:
         Without a `file` it raises DamagedFile: the reason names one that is missing or damaged.
         Before the walk of the log it always raises, because the walk may find the rows.
         """
-        if not self.plan.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
+        if not self.plan.options.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""
             text = f"{self._name()}, offset {offsets.start}{count}: {reason}. {way_out or self._way_out()}"
             raise DamagedFile(text) if file is None else CorruptRecord(text, where, file)
@@ -363,8 +363,8 @@ class SliceReader:
 
         If the plan accepts a loss, it raises nothing.
         """
-        if self.lost and self.plan.fail_on_data_loss:
-            wording, is_end = self.plan.wording, self.next == self.slice.end
+        if self.lost and self.plan.options.fail_on_data_loss:
+            wording, is_end = self.plan.options.wording, self.next == self.slice.end
             kept = f"none up to {self.next} is kept" if is_end else f"the first one kept is {self.next}"
             raise DataLoss(
                 f"{self._name()}: offset {self._first_lost} was to be read and {kept}; {self.lost} messages were deleted by "
@@ -374,7 +374,7 @@ class SliceReader:
     def _warn_of_missing_rows(self) -> None:
         """Says how many rows are missing, and why."""
         of = f"{self.plan.path}: {self._name()}"
-        asked, wording = f"the offsets [{self.slice.start}, {self.slice.end})", self.plan.wording
+        asked, wording = f"the offsets [{self.slice.start}, {self.slice.end})", self.plan.options.wording
         if self.lost:
             self._warn(
                 f"{of}: {self.lost} messages of {asked} were deleted by retention before they were read; "

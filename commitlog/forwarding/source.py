@@ -7,7 +7,7 @@ long as all the rest of the way.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import TIMESTAMP
-from commitlog.columns.read_plan import Wording
+from commitlog.columns.read_plan import ReadOptions
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
@@ -26,7 +26,6 @@ from commitlog.reading.queue_range import QueueRange
 from commitlog.record.properties import BYTES_KEY_NAME
 
 _SEGMENTS_MAPPED = 16
-_WORDING = Wording("Option", "--accept-loss", "--accept-loss", "Start the forwarder again")
 _SCHEMA = pa.schema(
     [
         ("offset", pa.int64()),
@@ -71,6 +70,7 @@ class Source:
     def __init__(self, path: str, *, accept_loss: bool) -> None:
         self._index = LocalIndex(path)
         self._path, self._accept_loss = path, accept_loss
+        self._options = ReadOptions(fail_on_data_loss=not accept_loss, ignore_corrupt=accept_loss, reader="forward")
         self._segments = SegmentCache(limit=_SEGMENTS_MAPPED)
         self._index.refresh()
         self.one_log, self.store_id = self._index.one_log, self._index.store_id
@@ -134,12 +134,7 @@ class Source:
 
     def rows(self, key: QueueKey, begin: int, end: int) -> Iterator[Rows]:
         """The messages [begin, end) of a queue. Raises DataLoss, CorruptRecord, DamagedFile."""
-        plan = replace(
-            self._index.plan(tuple(self._index.slices({key: (begin, end)}))),
-            fail_on_data_loss=not self._accept_loss,
-            ignore_corrupt=self._accept_loss,
-            wording=_WORDING,
-        )
+        plan = self._index.plan(tuple(self._index.slices({key: (begin, end)})), self._options)
         for batch in read_slices(plan, _SCHEMA, self._segments):
             if batch.num_rows:
                 yield _rows_of(batch)

@@ -49,8 +49,8 @@ def check_stream(options: SourceOptions) -> None:
     """Raises OptionError for what a stream can't have, and a batch can."""
     if options.ending:
         raise OptionError(f"option {options.ending.option}: a stream has no end; use it with spark.read")
-    if options.isolation != "flushed":
-        raise bad("isolation", options.isolation, "a stream reads flushed data only; committed is for spark.read")
+    if options.read.isolation != "flushed":
+        raise bad("isolation", options.read.isolation, "a stream reads flushed data only; committed is for spark.read")
 
 
 def check_rocketmq(options: SourceOptions) -> None:

@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 from urllib.parse import unquote
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
-from commitlog.columns.read_plan import JsonMode, JsonOptions, Values
+from commitlog.columns.read_plan import DEFAULTS, Isolation, JsonMode, ReadOptions, Values
 from commitlog.errors import BadStart, IllegalArgument, OptionError, ReaderError
 from commitlog.planning.address import OF_SPARK, Address, Credentials, address_of
 from commitlog.planning.option_names import spelled
@@ -80,20 +80,16 @@ class SourceOptions:
     subscription: Subscription
     starting: Bound | None
     ending: Bound | None
-    fail_on_data_loss: bool
+    read: ReadOptions
     max_offsets: int | None
     min_offsets: int | None
     max_delay_ms: int
     min_partitions: int | None
     max_records: int | None
     columns: tuple[str, ...]
-    isolation: Literal["flushed", "committed"]
     reader_name: str | None
-    ignore_corrupt: bool
-    values: Values
     metadata: bool
     max_rows: int | None
-    json_options: JsonOptions
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -114,20 +110,16 @@ def options_of(path: str, address: Address | None, values: Mapping[str, str]) ->
         subscription=_subscription(values),
         starting=_starting(values),
         ending=_ending(values),
-        fail_on_data_loss=boolean(values, "failOnDataLoss", True),
+        read=_read_options(values),
         max_offsets=most,
         min_offsets=smallest,
         max_delay_ms=duration_ms(values, "maxTriggerDelay", "15m"),
         min_partitions=whole_number(values, "minPartitions"),
         max_records=whole_number(values, "maxRecordsPerPartition"),
         columns=_columns(values),
-        isolation=cast(Literal["flushed", "committed"], choice(values, "isolation", ("flushed", "committed"))),
         reader_name=_reader_name(values),
-        ignore_corrupt=boolean(values, "ignoreCorruptRecords", False),
-        values=_values(values),
         metadata=boolean(values, "metadata", False),
         max_rows=whole_number(values, "maxRowsPerTrigger"),
-        json_options=_json_options(values),
     )
 
 
@@ -194,12 +186,18 @@ def _values(values: Mapping[str, str]) -> Values:
     return cast(Values, found)
 
 
-def _json_options(values: Mapping[str, str]) -> JsonOptions:
-    mode = values.get("mode", "PERMISSIVE").strip().upper()
+def _read_options(values: Mapping[str, str]) -> ReadOptions:
+    mode = values.get("mode", DEFAULTS.mode).strip().upper()
     if mode not in get_args(JsonMode):
         raise bad("mode", values["mode"], f"give {' or '.join(get_args(JsonMode))}")
-    default = JsonOptions()
-    return JsonOptions(cast(JsonMode, mode), values.get("columnNameOfCorruptRecord", default.corrupt_column))
+    return ReadOptions(
+        isolation=cast(Isolation, choice(values, "isolation", get_args(Isolation))),
+        fail_on_data_loss=boolean(values, "failOnDataLoss", DEFAULTS.fail_on_data_loss),
+        ignore_corrupt=boolean(values, "ignoreCorruptRecords", DEFAULTS.ignore_corrupt),
+        values=_values(values),
+        mode=cast(JsonMode, mode),
+        corrupt_column=values.get("columnNameOfCorruptRecord", DEFAULTS.corrupt_column),
+    )
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:

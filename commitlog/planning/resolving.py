@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import ReadPlan, Slice
@@ -164,19 +163,12 @@ class Resolver:
         return [self.read_plan(slices) for slices in planned]
 
     def read_plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
-        options = self.options
-        return replace(
-            self.index.plan(slices),
-            fail_on_data_loss=options.fail_on_data_loss,
-            ignore_corrupt=options.ignore_corrupt,
-            values=options.values,
-            json_options=options.json_options,
-        )
+        return self.index.plan(slices, self.options.read)
 
     def limit_rows(self, ranges: dict[QueueKey, tuple[int, int]], most: int, first: QueueKey) -> dict[QueueKey, int]:
         """How far to read the ranges for at most `most` rows. Raises DataLoss, OffsetOutOfRange."""
         present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
-        ends = self.index.limit_rows(present, most, first, self.read_plan(())) if present else {}
+        ends = self.index.limit_rows(present, most, first, self.options.read) if present else {}
         return {key: ends.get(key, end) for key, (_, end) in ranges.items()}
 
     def _kept(self, key: QueueKey, begin: int, end: int) -> tuple[int, int] | None:
@@ -219,6 +211,6 @@ def gone(topic: str, lane: int, wanted: str) -> str:
 
 def data_loss(options: SourceOptions, text: str) -> None:
     """Raises DataLoss, or logs a warning if failOnDataLoss=false lets the query go on."""
-    if options.fail_on_data_loss:
+    if options.read.fail_on_data_loss:
         raise DataLoss(f"{text}. Option failOnDataLoss=false goes on without them")
     log.warning("%s: %s; failOnDataLoss=false, so the query goes on without them", options.path, text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from commitlog.columns import arrays
 from commitlog.columns.arrow_columns import Decoder
-from commitlog.columns.read_plan import ReadPlan, Slice, slices_of
+from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice, slices_of
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
@@ -99,13 +98,13 @@ class StoreIndex(Protocol):
     def work(self, ranges: Ranges) -> list[Work]:
         """The slices of these ranges, with the sizes of their records."""
 
-    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
+    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, options: ReadOptions) -> dict[QueueKey, int]:
         """How far to read each range, for `most` rows of a typed topic: see `row_limit`.
 
-        `plan` has no slices, and says what becomes of lost and corrupt records.
+        The options say what becomes of lost and corrupt records.
         """
 
-    def plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
+    def plan(self, slices: tuple[Slice, ...], options: ReadOptions) -> ReadPlan:
         """The plan that reads these slices of this store."""
 
     def hold_name(self, name: str) -> HeldName:
@@ -205,11 +204,11 @@ class LocalIndex:
     def work(self, ranges: Ranges) -> list[Work]:
         return [Work(piece, self._record_bytes(piece)) for piece in self.slices(ranges)]
 
-    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
-        return limit_rows(ranges, most, first, lambda key: self._messages(key, ranges[key], plan))
+    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, options: ReadOptions) -> dict[QueueKey, int]:
+        return limit_rows(ranges, most, first, lambda key: self._messages(key, ranges[key], options))
 
-    def plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
-        return ReadPlan(self.path, self.store_id, self._view.segment_bytes, slices)
+    def plan(self, slices: tuple[Slice, ...], options: ReadOptions) -> ReadPlan:
+        return ReadPlan(self.path, self.store_id, self._view.segment_bytes, slices, options)
 
     def hold_name(self, name: str) -> HeldReaderName:
         return HeldReaderName(self.path, name)
@@ -217,10 +216,9 @@ class LocalIndex:
     def close(self) -> None:
         self._view.close()
 
-    def _messages(self, key: QueueKey, bounds: tuple[int, int], plan: ReadPlan) -> Messages:
+    def _messages(self, key: QueueKey, bounds: tuple[int, int], options: ReadOptions) -> Messages:
         """Messages that retention has removed, or that are left out as corrupt, are passed over."""
-        own = self.plan(tuple(work.slice for work in self.work({key: bounds})))
-        own = replace(own, fail_on_data_loss=plan.fail_on_data_loss, ignore_corrupt=plan.ignore_corrupt)
+        own = self.plan(tuple(work.slice for work in self.work({key: bounds})), options)
         segments = SegmentCache(limit=1)
         with named_while_reading(self.path):
             for piece in own.slices:

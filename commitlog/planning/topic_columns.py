@@ -91,7 +91,7 @@ def check_json_columns(schema: pa.Schema, options: SourceOptions) -> None:
     Raises OptionError for a field twice, for a metadata column, or the corrupt column, of another
     type, and for NOT NULL. Raises SchemaError for a type that no column can have.
     """
-    fixed = {**METADATA_COLUMNS, options.json_options.corrupt_column: pa.string()}
+    fixed = {**METADATA_COLUMNS, options.read.corrupt_column: pa.string()}
     counts = Counter(schema.names)
     for field in schema:
         if counts[field.name] > 1:

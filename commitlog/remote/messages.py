@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.read_plan import OF_READ_ARROW, ReadPlan
+from commitlog.columns.read_plan import Isolation, ReadOptions, ReadPlan
 from commitlog.disk.consume_queue import is_light
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReadingWarning, UnknownTopic
 from commitlog.message import Message
@@ -26,7 +26,6 @@ from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import own_properties
 from commitlog.remote.reading import read_remote
-from commitlog.remote.requests import Isolation
 from commitlog.remote.store_index import RemoteIndex, typed_topics
 
 WAIT_MS = 500
@@ -58,8 +57,9 @@ class RemoteMessages:
         ignore_corrupt: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._address, self._isolation, self._clock = address, isolation, clock
-        self._named, self._follow, self._ignore_corrupt = sorted(set(topics)), follow, ignore_corrupt
+        self._address, self._clock = address, clock
+        self._options = ReadOptions(isolation, ignore_corrupt=ignore_corrupt, reader="read_arrow")
+        self._named, self._follow = sorted(set(topics)), follow
         self._lanes = LaneChoice.of(lanes, None)
         self._index = index = RemoteIndex(address, isolation, tuple(self._named) or None)
         index.refresh()
@@ -129,11 +129,11 @@ class RemoteMessages:
         whole, rows = work.slice, max(1, min(_PIECE_ROWS, int(_PIECE_BYTES / max(work.record_bytes, 1))))
         for begin in range(whole.start, whole.end, rows):
             piece = replace(whole, start=begin, end=min(begin + rows, whole.end))
-            plan = replace(self._index.plan((piece,)), ignore_corrupt=self._ignore_corrupt, wording=OF_READ_ARROW)
+            plan = self._index.plan((piece,), self._options)
             yield from chain.from_iterable(map(_unpacked, self._read(plan)))
 
     def _read(self, plan: ReadPlan) -> list[pa.RecordBatch]:
-        return list(read_remote(plan, _SCHEMA, self._address, self._isolation))
+        return list(read_remote(plan, _SCHEMA, self._address))
 
 
 def _unpacked(batch: pa.RecordBatch) -> Iterator[Message]:

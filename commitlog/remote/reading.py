@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import orjson
 import pyarrow as pa
 
-from commitlog.columns.read_plan import OF_READ_ARROW, ReadPlan
+from commitlog.columns.read_plan import ReadPlan
 from commitlog.errors import ServerError
 from commitlog.planning.address import Address
 from commitlog.remote import requests
@@ -17,7 +17,7 @@ from commitlog.remote.connection import connection_of
 log = logging.getLogger(__name__)
 
 
-def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str, isolation: requests.Isolation) -> bytes:
+def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str) -> bytes:
     """The ticket of a plan for these columns. It has no credential and no path."""
     return orjson.dumps(
         requests.RowsTicket(
@@ -25,26 +25,20 @@ def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str, isolation: requests
             plan.store_id,
             requests.encode_schema(schema),
             tuple((piece.topic, piece.lane, piece.start, piece.end) for piece in plan.slices),
-            isolation,
-            plan.values,
-            plan.fail_on_data_loss,
-            plan.ignore_corrupt,
-            plan.json_options.mode,
-            plan.json_options.corrupt_column,
-            "read_arrow" if plan.wording == OF_READ_ARROW else "spark",
+            plan.options,
         )
     )
 
 
 def read_remote(
-    plan: ReadPlan, schema: pa.Schema, address: Address, isolation: requests.Isolation, port: int | None = None
+    plan: ReadPlan, schema: pa.Schema, address: Address, port: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """All rows of the plan, as batches of the schema.
 
     `port` is one of the server's. What the server warns of is logged. Raises what reading the
     store's directory would raise, and ServerUnavailable, AccessDenied, CertificateRefused.
     """
-    for batch, metadata in connection_of(address).read(ticket_of(plan, schema, address.store, isolation), port):
+    for batch, metadata in connection_of(address).read(ticket_of(plan, schema, address.store), port):
         if metadata:
             log.warning("%s: %s", address, metadata.decode(errors="replace"))
         if batch.num_rows:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 
-from commitlog.columns.read_plan import JsonMode, Values
+from commitlog.columns.read_plan import DEFAULTS, Isolation, ReadOptions
 
-Isolation = Literal["flushed", "committed"]
 QueueTime = tuple[str, int, int]
 """Topic, lane, and a time in ms."""
 QueuePart = tuple[str, int, int, int]
@@ -111,8 +109,7 @@ class LimitRows:
     ranges: tuple[QueuePart, ...]
     most: int
     first: tuple[str, int]
-    fail_on_data_loss: bool = True
-    ignore_corrupt: bool = False
+    options: ReadOptions = DEFAULTS
 
 
 @dataclass(frozen=True)
@@ -244,14 +241,7 @@ class RowsTicket:
     schema: str
     """The columns: Arrow's IPC message of a schema, in base64."""
     slices: tuple[QueuePart, ...]
-    isolation: Isolation = "flushed"
-    values: Values = "bytes"
-    fail_on_data_loss: bool = True
-    ignore_corrupt: bool = False
-    mode: JsonMode = "PERMISSIVE"
-    corrupt_column: str = "_corrupt_record"
-    reader: Literal["spark", "read_arrow"] = "spark"
-    """Whose names of options an error gives."""
+    options: ReadOptions = DEFAULTS
 
 
 def encode_schema(schema: pa.Schema) -> str:

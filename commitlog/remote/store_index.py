@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from commitlog.columns.read_plan import ReadPlan, Slice
+from commitlog.columns.read_plan import Isolation, ReadOptions, ReadPlan, Slice
 from commitlog.errors import CommitLogError, ReadingWarning, ServerError
 from commitlog.planning.address import Address
 from commitlog.planning.row_limit import QueueKey
@@ -33,7 +33,7 @@ class RemoteIndex:
     """
 
     def __init__(
-        self, address: Address, isolation: requests.Isolation = "flushed", topics: tuple[str, ...] | None = None
+        self, address: Address, isolation: Isolation = "flushed", topics: tuple[str, ...] | None = None
     ) -> None:
         self.address, self.path = address, str(address)
         self._connection = connection_of(address)
@@ -127,13 +127,13 @@ class RemoteIndex:
         sizes = self._connection.ask("sizes", asked)
         return [Work(piece, size) for piece, size in zip(self.slices(ranges), sizes, strict=True)]
 
-    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, plan: ReadPlan) -> dict[QueueKey, int]:
-        store, rules = self.address.store, (plan.fail_on_data_loss, plan.ignore_corrupt)
-        ends = self._connection.ask("limit_rows", requests.LimitRows(store, _parts(ranges), most, first, *rules))
+    def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, options: ReadOptions) -> dict[QueueKey, int]:
+        asked = requests.LimitRows(self.address.store, _parts(ranges), most, first, options)
+        ends = self._connection.ask("limit_rows", asked)
         return dict(zip(ranges, ends, strict=True))
 
-    def plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
-        return ReadPlan(self.path, self.store_id, 0, slices)
+    def plan(self, slices: tuple[Slice, ...], options: ReadOptions) -> ReadPlan:
+        return ReadPlan(self.path, self.store_id, 0, slices, options)
 
     def hold_name(self, name: str) -> LeasedName:
         return LeasedName(self._connection, self.address.store, name)

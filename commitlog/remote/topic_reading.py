@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pyarrow as pa
 
 from commitlog.columns.arrays import aligned
-from commitlog.columns.read_plan import OF_READ_ARROW, ReadPlan, Values
+from commitlog.columns.read_plan import Isolation, ReadOptions, ReadPlan, Values
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
@@ -21,7 +22,6 @@ from commitlog.planning.topic_ranges import ranges_between
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import check_topic
 from commitlog.remote.reading import read_remote
-from commitlog.remote.requests import Isolation
 from commitlog.remote.store_index import RemoteIndex, typed_topics
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas, no_schema
 
@@ -38,16 +38,15 @@ def open_topic(
     columns: Collection[str] | None,
     metadata: bool,
     values: Values | None,
-    isolation: Isolation,
-    fail_on_data_loss: bool,
-    ignore_corrupt: bool,
+    options: ReadOptions,
 ) -> pa.RecordBatchReader:
     """What `commitlog.read_arrow` does. `start` and `end` have no `ago` any more."""
     if values not in (None, "bytes", "columns"):
         json = "; only Spark reads the fields of JSON" if values == "json" else ""
         raise IllegalArgument(f"values={values!r}: leave it out, or give bytes or columns{json}")
-    if isolation not in ("flushed", "committed"):
-        raise IllegalArgument(f"isolation={isolation!r}: give flushed or committed")
+    isolation = options.isolation
+    if isolation not in get_args(Isolation):
+        raise IllegalArgument(f"isolation={isolation!r}: give {' or '.join(get_args(Isolation))}")
     check_topic(topic)
     index: StoreIndex
     index = RemoteIndex(place, isolation, (topic,)) if isinstance(place, Address) else LocalIndex(place, isolation)
@@ -58,16 +57,11 @@ def open_topic(
         if schema is None and topic not in index.topics():
             present = ", ".join(index.topics()) or "none"
             raise UnknownTopic(f"{index.path}: there is no topic {topic!r}; topics there are: {present}")
-        plan = replace(
-            index.plan(tuple(index.slices(ranges_between(index, [topic], start, end)))),
-            fail_on_data_loss=fail_on_data_loss,
-            ignore_corrupt=ignore_corrupt,
-            values="bytes" if schema is None else "columns",
-            wording=OF_READ_ARROW,
-        )
+        chosen = replace(options, values="bytes" if schema is None else "columns")
+        plan = index.plan(tuple(index.slices(ranges_between(index, [topic], start, end))), chosen)
     finally:
         index.close()
-    batches = _batches(place, plan, wanted, isolation)
+    batches = _batches(place, plan, wanted)
     return pa.RecordBatchReader.from_batches(wanted, _one_at_least(batches, wanted))
 
 
@@ -87,12 +81,10 @@ def _schema(
     return schemas.required(topic, instead) if values == "columns" else schemas.latest(topic)
 
 
-def _batches(
-    place: str | os.PathLike[str] | Address, plan: ReadPlan, schema: pa.Schema, isolation: Isolation
-) -> Iterator[pa.RecordBatch]:
+def _batches(place: str | os.PathLike[str] | Address, plan: ReadPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not isinstance(place, Address):
         return read_slices(plan, schema, SegmentCache(limit=_SEGMENTS_KEPT))
-    return map(aligned, read_remote(plan, schema, place, isolation)) if plan.slices else iter(())
+    return map(aligned, read_remote(plan, schema, place)) if plan.slices else iter(())
 
 
 def _one_at_least(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

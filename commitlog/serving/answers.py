@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from commitlog.columns.read_plan import ReadPlan, Slice
+from commitlog.columns.read_plan import Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import IllegalArgument, OffsetOutOfRange, UnknownTopic
 from commitlog.inspecting.topic_list import topic_list
@@ -115,15 +115,7 @@ def _mean(index: LocalIndex, ranges: Ranges) -> float:
 def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) -> list[int]:
     ranges = _ranges(access, request.ranges)
     with store.index(reads=True) as (index, _):
-        plan = ReadPlan(
-            index.path,
-            index.store_id,
-            0,
-            (),
-            fail_on_data_loss=request.fail_on_data_loss,
-            ignore_corrupt=request.ignore_corrupt,
-        )
-        ends = index.limit_rows(_kept(index, ranges), request.most, request.first, plan)
+        ends = index.limit_rows(_kept(index, ranges), request.most, request.first, request.options)
     return [ends[key] for key in ranges]
 
 

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.read_plan import OF_READ_ARROW, OF_SPARK, JsonOptions, ReadPlan
+from commitlog.columns.read_plan import ReadPlan
 from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import read_slices
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
@@ -272,7 +272,7 @@ def _schema(asked: requests.RowsTicket) -> pa.Schema:
     except (ValueError, OSError, pa.ArrowException) as error:
         raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
     check_columns(schema)
-    if asked.values == "bytes":
+    if asked.options.values == "bytes":
         wrong = [field.name for field in schema if COLUMN_TYPES.get(field.name) != field.type]
         if wrong or len(set(schema.names)) != len(schema):
             raise IllegalArgument(f"the ticket's columns: {wrong or schema.names}; is the client of another version?")
@@ -285,7 +285,7 @@ def _schema(asked: requests.RowsTicket) -> pa.Schema:
 
 def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
     """Raises DataLoss if another store is at the path than the one that was planned for."""
-    with store.index(asked.isolation) as (index, _):
+    with store.index(asked.options.isolation) as (index, _):
         if index.store_id != asked.store_id:
             raise DataLoss(f"{store.name} was deleted and made again since this read was planned; load it anew")
         try:
@@ -296,15 +296,7 @@ def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
             SYSTEM_CLOCK.sleep(STOPPED_REREAD_NS / 1e9)  # another process may have looked a moment later
             index.refresh()
             slices = answers.slices_now(index, asked.slices)
-        plan = index.plan(slices)
-    return replace(
-        plan,
-        fail_on_data_loss=asked.fail_on_data_loss,
-        ignore_corrupt=asked.ignore_corrupt,
-        values=asked.values,
-        json_options=JsonOptions(asked.mode, asked.corrupt_column),
-        wording=OF_READ_ARROW if asked.reader == "read_arrow" else OF_SPARK,
-    )
+        return index.plan(slices, asked.options)
 
 
 Answer = Callable[[FlightServer, Caller, Any], Any]

@@ -70,12 +70,12 @@ def flight_info(
     plans = _plans(wanted, access)
     endpoints = [
         flight.FlightEndpoint(
-            ticket_of(plan, wanted.schema, wanted.store.name, wanted.options.isolation),
+            ticket_of(plan, wanted.schema, wanted.store.name),
             [*locations[number % len(locations) :], *locations[: number % len(locations)]] if locations[1:] else [],
         )
         for number, plan in enumerate(plans)
     ]
-    rows = -1 if wanted.options.values != "bytes" else sum(piece.rows for plan in plans for piece in plan.slices)
+    rows = -1 if wanted.options.read.values != "bytes" else sum(piece.rows for plan in plans for piece in plan.slices)
     return flight.FlightInfo(wanted.schema, descriptor, endpoints, rows, -1)
 
 
@@ -127,9 +127,9 @@ def _wanted(stores: Stores, access: Access, descriptor: flight.FlightDescriptor)
     store = _store(stores, given.pop("store", None))
     ddl = given.pop("schema", None)
     options, typed = _options(store, access, given)
-    if ddl is not None and options.values != "json":
-        raise OptionError(f"option schema: it is for option values=json; here values={options.values}")
-    match options.values:
+    if ddl is not None and options.read.values != "json":
+        raise OptionError(f"option schema: it is for option values=json; here values={options.read.values}")
+    match options.read.values:
         case "bytes":
             schema = pa.schema([(name, COLUMN_TYPES[name]) for name in options.columns])
         case "columns":
@@ -207,13 +207,13 @@ def _store(stores: Stores, name: str | None) -> ServedStore:
 def _plans(wanted: _Wanted, access: Access) -> list[ReadPlan]:
     """Raises UnknownTopic, which lists no topic that the client may not see."""
     options = wanted.options
-    with wanted.store.index(options.isolation, reads=True) as (index, _):
+    with wanted.store.index(options.read.isolation, reads=True) as (index, _):
         if index.one_log:
             check_rocketmq(options)
         present = index.topics()
         known = set(present)
         for topic in options.subscription.chosen([]):
-            if topic not in known and options.values != "columns":  # a typed topic may have no messages yet
+            if topic not in known and options.read.values != "columns":  # a typed topic may have no messages yet
                 visible = ", ".join(topic for topic in present if access.covers(topic)) or "none"
                 raise UnknownTopic(f"{options.path}: there is no topic {topic!r}; topics there are: {visible}")
         chosen = _present(options.subscription, present)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.columns.read_plan import Isolation
 from commitlog.errors import (
     AccessDenied,
     CommitLogError,
@@ -28,7 +29,7 @@ from commitlog.remote.store_index import RENEW_SECONDS
 from commitlog.serving.access import EVERYTHING, Access
 from commitlog.serving.flush_notices import FlushNotices
 
-_ISOLATIONS = get_args(requests.Isolation)
+_ISOLATIONS = get_args(Isolation)
 NAMES_PER_CLIENT_MAX = 100
 """Names of readers that a client may hold. Each is a file, and retention waits for it."""
 LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
@@ -58,9 +59,7 @@ class ServedStore:
         self._leases_lock = threading.Lock()
 
     @contextlib.contextmanager
-    def index(
-        self, isolation: requests.Isolation = "flushed", *, reads: bool = False
-    ) -> Iterator[tuple[LocalIndex, str]]:
+    def index(self, isolation: Isolation = "flushed", *, reads: bool = False) -> Iterator[tuple[LocalIndex, str]]:
         """The index, up to date, and its version; nobody else uses it meanwhile.
 
         Questions for which it `reads` the log may take long: they have an index of their own, so
@@ -87,7 +86,7 @@ class ServedStore:
                 raise
             self._indexes[key] = index, version
 
-    def _opened(self, isolation: requests.Isolation) -> tuple[LocalIndex, str]:
+    def _opened(self, isolation: Isolation) -> tuple[LocalIndex, str]:
         return LocalIndex(self.path, isolation), ""
 
     # ---- names of readers -----------------------------------------------------------------------

@@ -77,9 +77,9 @@ class CommitLogDataSource(DataSource):
     def schema(self) -> StructType:
         check_names(self.options, SPELLING)
         check_read(self.parsed)
-        if self.parsed.values == "json":
+        if self.parsed.read.values == "json":
             raise OptionError("option values: json needs the fields: .schema('id BIGINT, name STRING')")
-        return schema_of(self.parsed.columns) if self.parsed.values == "bytes" else typed_schema(self.parsed)
+        return schema_of(self.parsed.columns) if self.parsed.read.values == "bytes" else typed_schema(self.parsed)
 
     def reader(self, schema: StructType) -> BatchReader:
         self._check(schema)
@@ -104,7 +104,7 @@ class CommitLogDataSource(DataSource):
         check_read(self.parsed)
         if "columns" in self.parsed.given and tuple(schema.names) != self.parsed.columns:
             raise OptionError("option columns: give either it or .schema(...), not both")
-        match self.parsed.values:
+        match self.parsed.read.values:
             case "bytes":
                 check_schema(schema)
             case "columns":
@@ -116,10 +116,10 @@ class CommitLogDataSource(DataSource):
 def open_index(options: SourceOptions) -> StoreIndex:
     """The index of the store that the options name. Raises what LocalIndex does."""
     if options.address is None:
-        return LocalIndex(options.path, options.isolation)
+        return LocalIndex(options.path, options.read.isolation)
     chosen = options.subscription
     topics = None if chosen.pattern is not None else tuple(chosen.chosen([]))
-    return RemoteIndex(options.address, options.isolation, topics)
+    return RemoteIndex(options.address, options.read.isolation, topics)
 
 
 def tasks(plans: list[ReadPlan], index: StoreIndex, options: SourceOptions) -> list[InputPartition]:
@@ -128,7 +128,7 @@ def tasks(plans: list[ReadPlan], index: StoreIndex, options: SourceOptions) -> l
         return [Task(plan) for plan in plans]
     ports = index.ports
     return [
-        RemoteTask(plan, options.address, options.isolation, ports[number % len(ports)] if ports else None)
+        RemoteTask(plan, options.address, ports[number % len(ports)] if ports else None)
         for number, plan in enumerate(plans)
     ]
 
@@ -221,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         resolver, _ = self._resolver()
         queues = resolver.queues()
-        if self.options.values != "columns":  # those have a schema, so they are not misspelt
+        if self.options.read.values != "columns":  # those have a schema, so they are not misspelt
             resolver.warn_of_missing()
         starting = self.options.starting or Bound("startingOffsets", LATEST)
         resolver.check_named(starting, queues)

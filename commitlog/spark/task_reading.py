@@ -24,7 +24,6 @@ from commitlog.errors import DataLoss, StoreNotFound
 from commitlog.planning.address import Address
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.reading import read_remote
-from commitlog.remote.requests import Isolation
 
 
 class Task(InputPartition):
@@ -38,9 +37,9 @@ class Task(InputPartition):
 class RemoteTask(InputPartition):
     """What one Spark task reads of a served store, and which port it asks first."""
 
-    def __init__(self, plan: ReadPlan, address: Address, isolation: Isolation, port: int | None) -> None:
+    def __init__(self, plan: ReadPlan, address: Address, port: int | None) -> None:
         super().__init__(None)
-        self.plan, self.address, self.isolation, self.port = plan, address, isolation, port
+        self.plan, self.address, self.port = plan, address, port
 
 
 def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -51,7 +50,7 @@ def read_task(task: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatc
     """
     if isinstance(task, RemoteTask):
         keep_memory()
-        yield from read_remote(task.plan, schema, with_files_found(task.address), task.isolation, task.port)
+        yield from read_remote(task.plan, schema, with_files_found(task.address), task.port)
         return
     if not isinstance(task, Task):
         return  # nothing was planned: Spark makes one partition even then

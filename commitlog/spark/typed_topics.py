@@ -61,7 +61,7 @@ def check_json_schema(schema: StructType, options: SourceOptions) -> None:
     a field whose type is none of JSON's.
     """
     check_names_once(schema)
-    fixed = {**METADATA_COLUMNS, options.json_options.corrupt_column: pa.string()}
+    fixed = {**METADATA_COLUMNS, options.read.corrupt_column: pa.string()}
     for field in schema.fields:
         if field.name in fixed:
             expected = spark_type(fixed[field.name])

@@ -80,7 +80,7 @@ class Client:
             Slice(topic, int(lane), first, end, -1, 0) for lane, (first, end) in looked.queues[topic].items()
         )
         plan = ReadPlan("", looked.store_id, 0, slices)
-        return ticket_of(plan, SCHEMA, self.address.store, "flushed")
+        return ticket_of(plan, SCHEMA, self.address.store)
 
     def batches(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         return (batch for batch, _ in self.connection.read(ticket))

@@ -36,6 +36,7 @@ NAMES = st.sampled_from(["orders", "other", "", "../x", "a/b", "\0", "x" * 300])
 PLACES = st.integers(-2, 202) | st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 63, 1 << 80])
 FIELDS = (
     "isolation",
+    "options",
     "topics",
     "seen",
     "times",
@@ -212,7 +213,7 @@ def test_columns_that_no_read_gives(
 ) -> None:
     """Many, deep, or of types that Arrow's JSON reader does not make: each is refused by name."""
     schema = base64.b64encode(pa.schema(columns).serialize()).decode()
-    found = target.get(as_json({**target.ticket, "values": "json", "schema": schema}))
+    found = target.get(as_json({**target.ticket, "options": {"values": "json"}, "schema": schema}))
     assert type(found) is kind
     assert said in str(found)
 

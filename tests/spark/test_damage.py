@@ -234,7 +234,7 @@ def test_rows_that_retention_takes_between_plan_and_task(
     assert f"{kept[0]} messages of the offsets [0, 160) were deleted by retention" in caplog.text
     (task,) = tasks
     assert isinstance(task, Task | RemoteTask)
-    task.plan = replace(task.plan, fail_on_data_loss=True)
+    task.plan = replace(task.plan, options=replace(task.plan.options, fail_on_data_loss=True))
     expected = f"topic orders, lane 3: offset 0 was to be read and the first one kept is {kept[0]}; {kept[0]} messages"
     with pytest.raises(DataLoss, match=f"^{expected} were deleted .* Option failOnDataLoss=false goes on"):
         list(reader.read(task))

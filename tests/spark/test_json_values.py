@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 from commitlog.columns.json_rows import JsonRows
-from commitlog.columns.read_plan import JsonOptions, ReadPlan, Slice
+from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import SliceReader
 from commitlog.errors import MalformedValue, OptionError
@@ -147,7 +147,7 @@ def test_columns_are_those_of_from_json(
     assert found == expected
 
 
-def decoded(store: HandMadeStore, count: int, schema: pa.Schema, options: JsonOptions) -> list[dict[str, Any]]:
+def decoded(store: HandMadeStore, count: int, schema: pa.Schema, options: ReadOptions) -> list[dict[str, Any]]:
     piece = Slice("orders", 0, 0, count, -1, 0)
     plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
     build = JsonRows(schema, options).batches
@@ -190,10 +190,10 @@ def test_a_value_never_changes_the_rows_of_others(
     schema = pa.schema(
         [("a", pa.int32()), ("s", pa.string()), ("d", pa.decimal128(10, 2)), ("_corrupt_record", pa.string())]
     )
-    together = decoded(store_of(tmp_path_factory.mktemp("all"), values), len(values), schema, JsonOptions())
+    together = decoded(store_of(tmp_path_factory.mktemp("all"), values), len(values), schema, ReadOptions())
     assert len(together) == len(values)
     for value, row in dict(zip(values, together, strict=True)).items():
-        assert [row] == decoded(store_of(tmp_path_factory.mktemp("one"), [value]), 1, schema, JsonOptions())
+        assert [row] == decoded(store_of(tmp_path_factory.mktemp("one"), [value]), 1, schema, ReadOptions())
 
 
 def _pieces(names: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -239,7 +239,7 @@ def lines(store: HandMadeStore, count: int, schema: pa.Schema) -> list[bytes]:
     """Each row as text, also with times that Python does not have."""
     piece = Slice("orders", 0, 0, count, -1, 0)
     plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
-    (batch,) = SliceReader(plan, piece, SegmentCache()).batches(JsonRows(schema, JsonOptions()).batches)
+    (batch,) = SliceReader(plan, piece, SegmentCache()).batches(JsonRows(schema, ReadOptions()).batches)
     batch.validate(full=True)
     return list(lines_of(batch))
 
@@ -256,11 +256,11 @@ def test_values_are_parsed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(JsonRows, "_parse_each", look)
     values = [b'{"a":%d,"s":"x"}' % number for number in range(5000)]
     schema = pa.schema([("a", pa.int32()), ("_row", pa.int32())])
-    found = decoded(store_of(tmp_path / "good", values), 5000, schema, JsonOptions())
+    found = decoded(store_of(tmp_path / "good", values), 5000, schema, ReadOptions())
     assert [row["a"] for row in found] == list(range(5000))
     assert not looked_at
     values[1234] = b'{"a":'
-    found = decoded(store_of(tmp_path / "bad", values), 5000, schema, JsonOptions(mode="DROPMALFORMED"))
+    found = decoded(store_of(tmp_path / "bad", values), 5000, schema, ReadOptions(mode="DROPMALFORMED"))
     assert [row["a"] for row in found] == [number for number in range(5000) if number != 1234]
     assert sum(looked_at) <= 64
 
@@ -270,7 +270,7 @@ def test_a_value_is_malformed_alone_and_among_others(tmp_path: Path, value: byte
     schema = pa.schema([("s", pa.string()), ("_corrupt_record", pa.string())])
     good = b'{"s":"y"}'
     for number, values in enumerate(([value], [good, value], [b"{", value, good])):
-        rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, JsonOptions())
+        rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, ReadOptions())
         assert rows[values.index(value)] == {"s": None, "_corrupt_record": value.decode(errors="replace")}
 
 
@@ -284,7 +284,7 @@ def test_a_number_with_too_many_digits(tmp_path: Path, value: bytes, shape: byte
     )
     text, good = shape % value, b'{"d":123.45}'
     for number, values in enumerate(([text], [good, text], [b"{", text, good])):
-        rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, JsonOptions())
+        rows = decoded(store_of(tmp_path / str(number), values), len(values), schema, ReadOptions())
         row = rows[values.index(text)]
         assert (row["d"], row["ds"], row["_corrupt_record"]) == (None, None, text.decode())
         assert row["st"] in (None, {"d": None})
@@ -295,7 +295,7 @@ def test_failfast_names_the_value(tmp_path: Path) -> None:
     with pytest.raises(
         MalformedValue, match=r"^topic orders, lane 0, offset 1: b'no JSON' is no JSON object of this schema"
     ):
-        decoded(store, 2, pa.schema([("a", pa.int32())]), JsonOptions(mode="FAILFAST"))
+        decoded(store, 2, pa.schema([("a", pa.int32())]), ReadOptions(mode="FAILFAST"))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_wrong_options(
 def test_the_corrupt_column_may_have_another_name(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.int32()), ("broken", pa.string())])
     store = store_of(tmp_path / "store", [b'{"a":1}', b"{"])
-    assert decoded(store, 2, schema, JsonOptions(corrupt_column="broken")) == [
+    assert decoded(store, 2, schema, ReadOptions(corrupt_column="broken")) == [
         {"a": 1, "broken": None},
         {"a": None, "broken": "{"},
     ]

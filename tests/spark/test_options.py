@@ -32,8 +32,8 @@ def test_precedence_and_defaults() -> None:
     assert parsed.starting.times == {"orders": {0: 3}}
     assert parsed.starting.strict
     parsed = source().parsed
-    assert (parsed.starting, parsed.ending, parsed.fail_on_data_loss) == (None, None, True)
-    assert (parsed.max_delay_ms, parsed.isolation) == (900_000, "flushed")
+    assert (parsed.starting, parsed.ending, parsed.read.fail_on_data_loss) == (None, None, True)
+    assert (parsed.max_delay_ms, parsed.read.isolation) == (900_000, "flushed")
 
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
