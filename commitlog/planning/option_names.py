@@ -6,6 +6,7 @@ Spark gives the names in lower case. Errors show them in their documented spelli
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 from commitlog.errors import OptionError
 
@@ -65,7 +66,9 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
         for spelling, whose in _WHOSE:
             if lower in spelling:
                 raise OptionError(f"option {spelling[lower]}: it is one of {whose} only; {allowed}")
-        raise OptionError(f"option {name}: there is none of this name; {allowed}")
+        like = get_close_matches(lower, known, n=1)
+        meant = f"did you mean {known[like[0]]}? " if like else ""
+        raise OptionError(f"option {name}: there is none of this name; {meant}{allowed}")
 
 
 def check_table(options: Iterable[str]) -> None:
