@@ -8,9 +8,10 @@ those that only a person can mend. So this module names the latter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -31,7 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
 from commitlog.forwarding.properties import without_secrets
 from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
@@ -42,6 +43,12 @@ T = TypeVar("T")
 CALL_SECONDS = 15.0
 """How long one question to the cluster may take."""
 _CONNECT_SECONDS = 5.0
+STEP_SECONDS = 0.2
+"""After this time who waits for an answer looks whether the forwarder is to stop."""
+_PROBE_SECONDS = 1.0
+"""While nothing is to be forwarded, Kafka is asked so often whether it is there."""
+SILENT_SECONDS = 5.0
+"""Who has not answered for this long is said not to answer."""
 BATCH_BYTES_MOST = 1_000_000
 """librdkafka's default of batch.size, which is below the brokers' default of message.max.bytes."""
 REFUSED = {
@@ -84,12 +91,26 @@ class KafkaTopic:
 
 
 class Cluster:
-    """Asks the cluster, and makes topics. `close` is not needed: a client ends with its object."""
+    """Asks the cluster, and makes topics. `close` is not needed: a client ends with its object.
 
-    def __init__(self, settings: ForwardSettings, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.settings, self._clock = settings, clock
+    `on_wait` is called again and again while Kafka owes an answer, and ends the wait if it raises.
+    """
+
+    def __init__(
+        self, settings: ForwardSettings, clock: Clock = SYSTEM_CLOCK, on_wait: Callable[[], None] = lambda: None
+    ) -> None:
+        self.settings, self._clock, self.on_wait = settings, clock, on_wait
         self.last_error = ""
-        """What librdkafka said last of a connection: a timeout alone would not tell why."""
+        """What librdkafka said of a connection since Kafka has answered last.
+
+        A timeout alone would not tell why.
+        """
+        self._asked_ns: int | None = None
+        """Since when somebody waits for Kafka's answer."""
+        self._probe: Future[Any] | None = None
+        self._probed_ns = LONG_AGO_NS
+        self._unanswered_ns: int | None = None
+        """When the first probe was sent that was not answered."""
         self._admin = self._made(AdminClient, {})
 
     # ---- clients --------------------------------------------------------------------------------
@@ -154,6 +175,54 @@ class Cluster:
         self._admin.poll(0)  # tells what was refused until now
         self._refusal = None
 
+    # ---- whether Kafka answers ------------------------------------------------------------------
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Within the with-block Kafka owes an answer, and at its end it has given one."""
+        outer = self._asked_ns
+        if outer is None:
+            self._asked_ns = self._clock.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._asked_ns = outer
+        if outer is None:
+            self._has_answered()
+
+    def probe(self) -> None:
+        """Asks now and then whether Kafka is there, and waits for nothing."""
+        now = self._clock.monotonic_ns()
+        self._admin.poll(0)  # tells of connections
+        if self._probe is None:
+            if now - self._probed_ns >= _PROBE_SECONDS * 1e9:
+                self._probed_ns = now
+                self._unanswered_ns = now if self._unanswered_ns is None else self._unanswered_ns
+                self._probe = self._admin.describe_cluster(request_timeout=CALL_SECONDS)
+        elif self._probe.done():
+            if self._probe.exception() is None:
+                self._has_answered()
+            self._probe = None
+
+    def _has_answered(self) -> None:
+        self._unanswered_ns, self.last_error = None, ""
+
+    def silence(self) -> str:
+        """That Kafka does not answer, and why; empty if it does, or was asked just now."""
+        since = min((at for at in (self._asked_ns, self._unanswered_ns) if at is not None), default=None)
+        if since is None or self._clock.monotonic_ns() - since < SILENT_SECONDS * 1e9:
+            return ""
+        why = f" ({self.last_error})" if self.last_error else ""
+        return f"{self.settings.url}: Kafka does not answer{why}; waiting for it"
+
+    def _answer(self, future: Future[T]) -> T:
+        """What Kafka answers. Raises KafkaException, and what `on_wait` raises."""
+        with self.asking():
+            while not future.done():
+                wait([future], STEP_SECONDS)
+                self.on_wait()
+            return future.result()
+
     # ---- errors ---------------------------------------------------------------------------------
 
     def shown(self, text: str) -> str:
@@ -187,7 +256,7 @@ class Cluster:
     def check_is_there(self) -> None:
         """Raises KafkaException if no broker answers, TargetRefused."""
         try:
-            self._admin.list_topics(timeout=min(_CONNECT_SECONDS, CALL_SECONDS))
+            self._answer(self._admin.describe_cluster(request_timeout=min(_CONNECT_SECONDS, CALL_SECONDS)))
         except KafkaException as error:
             self._admin.poll(0)  # says why
             self.check(error_of(error))
@@ -203,7 +272,7 @@ class Cluster:
         found = {}
         for name, future in described.items():
             try:
-                about = future.result()
+                about = self._answer(future)
             except KafkaException as error:
                 if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
@@ -211,20 +280,25 @@ class Cluster:
                 raise
             if not all(partition.leader for partition in about.partitions):
                 raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} has no leader"))
-            limit = self._batch_bytes_max(name, seconds)
-            found[name] = KafkaTopic(name, str(about.topic_id), len(about.partitions), limit)
-        return found
+            found[name] = KafkaTopic(name, str(about.topic_id), len(about.partitions), BATCH_BYTES_MOST)
+        limits = self._batch_bytes_max(found, seconds)
+        return {name: replace(about, batch_bytes_max=limits[name]) for name, about in found.items()}
 
-    def _batch_bytes_max(self, name: str, seconds: float) -> int:
-        """The size of a batch that the topic takes; the default where we may not ask."""
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        try:
-            values = self._admin.describe_configs([resource], request_timeout=seconds)[resource].result()
-        except KafkaException as error:
-            if error_of(error).code() not in REFUSED and not is_of_a_topic(error_of(error)):
-                raise
-            return BATCH_BYTES_MOST
-        return min(int(values["max.message.bytes"].value), BATCH_BYTES_MOST)
+    def _batch_bytes_max(self, names: Iterable[str], seconds: float) -> dict[str, int]:
+        """The size of a batch that each topic takes; the default where we may not ask."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found = {}
+        for resource, future in (
+            self._admin.describe_configs(resources, request_timeout=seconds).items() if resources else ()
+        ):
+            try:
+                limit = int(self._answer(future)["max.message.bytes"].value)
+            except KafkaException as error:
+                if error_of(error).code() not in REFUSED and not is_of_a_topic(error_of(error)):
+                    raise
+                limit = BATCH_BYTES_MOST
+            found[resource.name] = min(limit, BATCH_BYTES_MOST)
+        return found
 
     def awaited(self, name: str, partitions: int) -> KafkaTopic:
         """A topic, as soon as all know that it was made. Raises KafkaException."""
@@ -236,6 +310,7 @@ class Cluster:
                     return found
             if self._clock.monotonic_ns() > deadline:
                 raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} is not ready"))
+            self.on_wait()
             self._clock.sleep(0.02)
 
     def end_of(self, topic: str) -> int:
@@ -244,7 +319,7 @@ class Cluster:
         found = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=CALL_SECONDS
         )
-        return int(next(iter(found.values())).result().offset)
+        return int(self._answer(next(iter(found.values()))).offset)
 
     def create(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
         """Makes a topic; one that is there meanwhile is as good.
@@ -265,7 +340,7 @@ class Cluster:
 
     def _done(self, name: str, future: Any, harmless: int) -> None:
         try:
-            future.result()
+            self._answer(future)
         except KafkaException as error:
             if error_of(error).code() != harmless:
                 self.check_topic(name, error_of(error))

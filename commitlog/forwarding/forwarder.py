@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -66,7 +67,7 @@ CHUNK_ROWS = 20_000
 _DOUBT_SECONDS = 3.0
 """How long a question about topics may take while a transaction waits."""
 _CHECK_NS = 30_000_000_000
-"""How often to look whether the topics in Kafka are the same ones, and for deleted segments."""
+"""How often to look whether the topics in Kafka are the same ones, and to give back memory."""
 _PAUSE_SECONDS_LEAST, _PAUSE_SECONDS_MOST = 0.5, 10.0
 _IDLE_SECONDS = 0.02
 
@@ -92,15 +93,16 @@ class Forwarder:
 
     def run(self) -> None:
         """Forwards."""
-        self._cluster = Cluster(self.settings, self._clock)
+        self._cluster = Cluster(self.settings, self._clock, self._while_waiting)
         self._source = Source(self.settings.store, accept_loss=self.settings.accept_loss)
         try:
             id_ = self._source.store_id or hashlib.sha256(bytes(Path(self.settings.store).resolve())).hexdigest()[:32]
             self._positions_topic = positions_topic(self.settings, id_)
-            self._progress = Progress(self.settings, self._source, self._clock)
+            self._progress = Progress(self.settings, self._source, self._clock, self._cluster.silence)
             self._refusals = Refusals(self._progress.refused)
             try:
-                self._sessions()
+                with suppress(Stopped):
+                    self._sessions()
             except BaseException as error:
                 self._progress.failed(error)
                 raise
@@ -118,8 +120,6 @@ class Forwarder:
                 return
             except NewSession:
                 continue
-            except Stopped:
-                return
             except KafkaException as error:
                 self._explain(error)
             pause = (
@@ -155,7 +155,7 @@ class Forwarder:
         self._cluster.check_is_there()
         self._reached = True
         create_positions(self._cluster, self._positions_topic)
-        session = Session(self._cluster, self._positions_topic, self._batch_bytes, self._is_stopping, self._clock)
+        session = Session(self._cluster, self._positions_topic, self._batch_bytes, self._clock)
         try:
             positions = session.begin()
             if positions.owner is None:
@@ -207,9 +207,11 @@ class Forwarder:
                         topic, lane, counted(offset - shared, "message"), shared,
                     )  # fmt: skip
 
-    def _is_stopping(self) -> bool:
+    def _while_waiting(self) -> None:
+        """Is called while Kafka owes an answer. Raises Stopped."""
         self._progress.write()
-        return self._stop.is_set()
+        if self._stop.is_set():
+            raise Stopped
 
     # ---- forwarding -----------------------------------------------------------------------------
 
@@ -235,7 +237,7 @@ class Forwarder:
                 self._refusals.try_again()
                 targets.check()
                 self._check_epoch()
-                self._source.forget_deleted()
+                self._source.give_back()
 
     def _waiting(self, positions: Positions) -> Waiting:
         """What is there and not forwarded. Raises what Source.begin does, UnknownTopic."""
@@ -299,8 +301,7 @@ class Forwarder:
         found: dict[str, str] = {}
         topics = {topic for topic, _ in waiting if topic not in self._refusals}
         for topic in sorted(topics, key=lambda topic: (not targets.is_ready(topic), topic)):
-            if self._is_stopping():
-                raise Stopped
+            self._while_waiting()
             if found and self._clock.monotonic_ns() > until:
                 break
             try:

@@ -122,6 +122,7 @@ def read_positions(cluster: Cluster, topic: str, clock: Clock = SYSTEM_CLOCK) ->
     try:
         consumer.assign([whole_partition(topic)])
         while clock.monotonic_ns() < deadline:
+            cluster.on_wait()
             for message in consumer.consume(10_000, timeout=0.05):
                 error = message.error()
                 if error is None:

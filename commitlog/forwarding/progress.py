@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from commitlog.clock import LONG_AGO_NS, Clock
@@ -55,6 +55,8 @@ class Progress:
     settings: ForwardSettings
     source: Source
     clock: Clock
+    silence: Callable[[], str]
+    """Says that Kafka does not answer, and why; empty if it does."""
     _written_ns: int = LONG_AGO_NS
     _before: tuple[int, int] = (0, 0)
     """Messages and time at the last write, for the rate."""
@@ -140,10 +142,13 @@ class Progress:
     def trouble(self, text: str) -> None:
         """A session has ended in an error that may pass."""
         self._now = replace(self._now, state="waiting", errors=self._now.errors + 1, last_error=text)
+        self._complain(text)
+        self.write(now=True)
+
+    def _complain(self, text: str) -> None:
         if text != self._complaint:
             log.warning("%s", text)
             self._complaint = text
-        self.write(now=True)
 
     def refused(self, text: str) -> None:
         """A topic is left out because of this, and the others go on."""
@@ -171,9 +176,17 @@ class Progress:
             self._before = self._now.messages, time
         self._now = replace(self._behind(), updated_ms=self.clock.wall_ms())
         try:
-            write_forwarder(self._directory, self._now)
+            write_forwarder(self._directory, self._shown())
         except OSError as error:
             log.warning("%s: %s; what the forwarder does can't be seen there", error.filename, error.strerror)
+
+    def _shown(self) -> ForwarderStatistics:
+        """What the file says: a session that gets no answer is not over for a long time."""
+        silence = self.silence()
+        if not silence or self._now.state == "waiting":
+            return self._now
+        self._complain(silence)
+        return replace(self._now, state="waiting", last_error=silence)
 
     def _behind(self) -> ForwarderStatistics:
         """What waits now: it grows while the cluster does not answer."""

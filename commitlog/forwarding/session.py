@@ -15,13 +15,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError
-from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, error_of
+from commitlog.forwarding.cluster import CALL_SECONDS, STEP_SECONDS, Cluster, error_of
 from commitlog.forwarding.positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
 from commitlog.forwarding.refusals import OF_A_MESSAGE, TOO_LARGE, WANTS_KEY, is_of_a_topic
 from commitlog.forwarding.source import Rows
 
-_STEP_SECONDS = 0.2
-"""After this time a call that waits for a broker looks whether the forwarder is to stop."""
 _ABORT_SECONDS = 3.0
 _DOUBT_SECONDS = 2.0
 """After this time a commit that waits asks whether the topics are still there."""
@@ -71,21 +69,14 @@ class TopicRefusedByKafka(Exception):  # becomes a TopicRefused of the topics th
 
 
 class Session:
-    """Sends rows in transactions that hold the positions too. Raises KafkaException.
+    """Sends rows in transactions that hold the positions too.
 
-    `is_stopping` ends every wait with Stopped.
+    Raises KafkaException, and what the cluster's `on_wait` raises.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        positions_topic: str,
-        batch_bytes: int,
-        is_stopping: Callable[[], bool],
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
+    def __init__(self, cluster: Cluster, positions_topic: str, batch_bytes: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._cluster, self._positions_topic, self._is_stopping = cluster, positions_topic, is_stopping
+        self._cluster, self._positions_topic = cluster, positions_topic
         self.batch_bytes = batch_bytes
         self._refused: RefusedByKafka | TopicRefusedByKafka | None = None
         self._in_transaction = False
@@ -121,19 +112,20 @@ class Session:
         self._producer.poll(0)
 
     def _send_when_there_is_room(self, *message: Any) -> None:
-        while True:
-            self._check_stop()
-            empty = not len(self._producer)
-            self._producer.poll(0.01)
-            try:
-                self._producer.produce(*message)
-                return
-            except BufferError:
-                if empty:
-                    raise ForwardError(
-                        f"a message of {len(message[1]):,} bytes for topic {message[0]} in Kafka does not fit into the empty "
-                        "queue of librdkafka: raise queue.buffering.max.kbytes in the --config file"
-                    ) from None
+        with self._cluster.asking():
+            while True:
+                self._cluster.on_wait()
+                empty = not len(self._producer)
+                self._producer.poll(0.01)
+                try:
+                    self._producer.produce(*message)
+                    return
+                except BufferError:
+                    if empty:
+                        raise ForwardError(
+                            f"a message of {len(message[1]):,} bytes for topic {message[0]} in Kafka does not fit into the "
+                            "empty queue of librdkafka: raise queue.buffering.max.kbytes in the --config file"
+                        ) from None
 
     def commit(self, moved: Mapping[str, TopicPosition], are_same: Callable[[], bool] = lambda: True) -> None:
         """Commits what was sent, with the positions behind it.
@@ -167,8 +159,9 @@ class Session:
         ) from None
 
     def serve(self) -> None:
-        """Lets librdkafka say what it has to say."""
+        """Lets librdkafka say what it has to say, and asks now and then whether Kafka is there."""
         self._producer.poll(0)
+        self._cluster.probe()
 
     def _patiently(
         self, call: Callable[[float], object], seconds: float, are_same: Callable[[], bool] = lambda: True
@@ -176,23 +169,20 @@ class Session:
         """Calls again while it is only not done yet, for so many seconds."""
         deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
         doubt = self._clock.monotonic_ns() + int(_DOUBT_SECONDS * 1e9)
-        while True:
-            try:
-                call(_STEP_SECONDS)
-                return
-            except KafkaException as error:
-                if not error_of(error).retriable() or self._clock.monotonic_ns() > deadline:
-                    raise
-                self._cluster.check(error_of(error))
-            self._check_stop()
-            if self._clock.monotonic_ns() > doubt:
-                if not are_same():
-                    raise NewSession
-                doubt = self._clock.monotonic_ns() + int(_DOUBT_SECONDS * 1e9)
-
-    def _check_stop(self) -> None:
-        if self._is_stopping():
-            raise Stopped
+        with self._cluster.asking():
+            while True:
+                try:
+                    call(STEP_SECONDS)
+                    return
+                except KafkaException as error:
+                    if not error_of(error).retriable() or self._clock.monotonic_ns() > deadline:
+                        raise
+                    self._cluster.check(error_of(error))
+                self._cluster.on_wait()
+                if self._clock.monotonic_ns() > doubt:
+                    if not are_same():
+                        raise NewSession
+                    doubt = self._clock.monotonic_ns() + int(_DOUBT_SECONDS * 1e9)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         """Called for failures only."""

@@ -139,9 +139,13 @@ class Source:
             if batch.num_rows:
                 yield _rows_of(batch)
 
-    def forget_deleted(self) -> None:
-        """Unmaps segments that retention has deleted: a mapping keeps their disk space."""
-        self._segments.forget_gone()
+    def give_back(self) -> None:
+        """Unmaps all segments: they count as memory, and keep the disk space of deleted ones.
+
+        The next read maps again what it needs.
+        """
+        self._segments.clear()
+        pa.default_memory_pool().release_unused()
 
     def behind(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> tuple[int, int, int | None]:
         """Of these messages: how many, their bytes (estimated), and when the oldest was stored."""

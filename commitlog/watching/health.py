@@ -46,6 +46,7 @@ CODES: dict[str, Severity] = {
     "replica-behind": "degraded",
     "not-listening": "degraded",
     "file-not-copied": "degraded",
+    "forwarder-waiting": "degraded",
     "clock-jumped": "degraded",
     "disk-high": "degraded",
     "disk-forces": "degraded",
@@ -137,6 +138,7 @@ def health(snapshot: StoreSnapshot, limits: HealthLimits = DEFAULT_LIMITS) -> He
         found += _readers(snapshot, limits)
         found += _replicas(snapshot, limits)
         found += _replication(snapshot)
+        found += _forwarders(snapshot)
         found += _retention(snapshot.statistics)
     found += _room(snapshot, limits, {reason.code for reason in found})
     found += _damage(snapshot)
@@ -319,6 +321,14 @@ def _replication(snapshot: StoreSnapshot) -> Iterator[Reason]:
         yield _reason("not-listening", f"no replica can come to {address}: {why}", way_out)
     for name, why in troubles.damaged.items():
         yield _reason("file-not-copied", f"replicas keep the {name} that they have: {why}", "")
+
+
+def _forwarders(snapshot: StoreSnapshot) -> Iterator[Reason]:
+    for one in snapshot.forwarders:
+        if one.state == "waiting":
+            waits = f"{counted(one.behind_messages, 'message')} wait for {_time(one.behind_ms)} at most"
+            text = f"forwarder {one.name}: {one.target} does not answer; {waits}"
+            yield _reason("forwarder-waiting", text, "`commitlog stat` has its last error", reader=one.name)
 
 
 def _retention(facts: StoreStatistics) -> Iterator[Reason]:

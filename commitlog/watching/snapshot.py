@@ -165,7 +165,7 @@ class StoreWatch:
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
             replicas=tuple(known_replicas(self.view.directory)),
             troubles=replication_troubles(self.view.directory),
-            forwarders=() if self._only_health else tuple(forwarders(self.view.directory)),
+            forwarders=tuple(forwarders(self.view.directory)),
             index_damage=index_damage,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -92,6 +93,15 @@ class Broker:
         """Kills it with SIGKILL."""
         self._process.kill()
         self._process.wait()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It stands still within the with-block: connections stay, and nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def _listens(self) -> bool:
         assert self._process.poll() is None, "the broker has ended"

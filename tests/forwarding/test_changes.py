@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forwarder import Forwarder
 from commitlog.forwarding.settings import settings_of
 from commitlog.replicas.promotion import promote
+from commitlog.watching.health import health
+from commitlog.watching.snapshot import StoreWatch
 from tests.builders.hand_made import small_store
 from tests.forwarding.kafka import Broker
 from tests.forwarding.running import forward
@@ -191,6 +194,60 @@ def test_what_waits_grows_while_no_broker_answers(tmp_path: Path) -> None:
     before = shown()
     assert before is not None
     wait_until(lambda: (shown() or before).behind_ms > before.behind_ms, "the age grows without a forwarder")
+
+
+def test_a_kafka_that_does_not_answer_is_said_to(
+    tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without anything to forward, and in a commit that waits: the store's health says it."""
+    monkeypatch.setattr(session, "_COMMIT_SECONDS", 1e6)
+    path, name = tmp_path / "store", kafka.new_name()
+    kafka.create(name, 64)
+
+    def is_said(state: str, messages: int) -> bool:
+        if [(one.state, one.behind_messages) for one in forwarders(StoreDirectory(path))] != [(state, messages)]:
+            return False
+        with StoreWatch(path, only_health=True) as watch:
+            found = [reason for reason in health(watch.snapshot()).reasons if reason.code == "forwarder-waiting"]
+        assert len(found) == (state == "waiting")
+        return not found or (f"{messages:,} message" in found[0].text and "does not answer" in found[0].text)
+
+    with (
+        commitlog.Store.open(path) as store,
+        store.producer() as producer,
+        running(path, kafka.url, topic_map=[f"orders={name}"]),
+    ):
+        send(producer, "orders", b"first")
+        wait_until(lambda: kafka.values(name) == {0: [b"first"]}, "it forwards")
+        with kafka.paused():
+            wait_until(lambda: is_said("waiting", 0), "it hears nothing of Kafka")
+            send(producer, "orders", b"second", b"third")
+            wait_until(lambda: is_said("waiting", 2), "two messages wait for Kafka")
+        wait_until(lambda: is_said("forwarding", 0), "it goes on")
+    assert kafka.values(name) == {0: [b"first", b"second", b"third"]}
+
+
+def test_a_forwarder_that_has_done_its_work_gives_the_memory_back(tmp_path: Path, kafka: Broker) -> None:
+    """Segments that it has mapped count as its memory: only ends of queues stay mapped."""
+    path, name, values = tmp_path / "store", kafka.new_name(), [bytes(900_000)] * 10
+    kafka.create(name, 64)
+
+    def is_given_back() -> bool:
+        segment = StoreDirectory(path).lane_directory(0).segment_path(0)
+        found = Path("/proc/self/smaps").read_text().split(f"{segment}\n")
+        resident = (re.search(r"^Rss: +(\d+) kB", mapping, re.MULTILINE) for mapping in found[1:])
+        return sum(int(size[1]) for size in resident if size) < 4_000
+
+    with (
+        commitlog.Store.open(path) as store,
+        store.producer() as producer,
+        running(path, kafka.url, topic_map=[f"orders={name}"]) as made,
+    ):
+        send(producer, "orders", *values)
+        wait_until(lambda: kafka.values(name) == {0: values}, "it forwards")
+        assert not is_given_back()
+        made.look()
+        wait_until(is_given_back, "the segment is not in its memory any more")
 
 
 def test_two_topics_that_go_to_one_are_both_forwarded_again(tmp_path: Path, kafka: Broker) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import commitlog
 from commitlog.disk.file_channel import DISK
+from commitlog.disk.forwarder_files import ForwarderStatistics
 from commitlog.disk.locks import try_file
 from commitlog.disk.quarantine import Quarantine
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
@@ -349,6 +350,15 @@ def test_what_replication_can_not_do(good: StoreSnapshot) -> None:
     assert (shut.code, damaged.code) == ("not-listening", "file-not-copied")
     assert shut.text == "no replica can come to db1:4440: the port is taken"
     assert damaged.said == "replicas keep the readers/a.json that they have: it is damaged"
+
+
+def test_a_forwarder_that_waits_for_its_cluster(good: StoreSnapshot) -> None:
+    one = ForwarderStatistics("kafka", "kafka://one:9092", 4711, "waiting", behind_messages=7, behind_ms=31_000)
+    (reason,) = health(replace(good, forwarders=(one,))).reasons
+    assert (reason.code, reason.reader) == ("forwarder-waiting", "kafka")
+    assert reason.text == "forwarder kafka: kafka://one:9092 does not answer; 7 messages wait for 31 s at most"
+    for state in ("starting", "forwarding", "stopped"):
+        assert health(replace(good, forwarders=(replace(one, state=state),))) == Health("good")
 
 
 def test_an_index_that_is_damaged(store: commitlog.Store) -> None:
