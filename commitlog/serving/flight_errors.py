@@ -41,6 +41,18 @@ def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
         raise as_flight_error(ServerError("the server has failed; its log says how"), stores) from None
 
 
+class Refused(Exception):
+    """An error without a traceback, for GetSchema: PyArrow passes no error of Flight's on there.
+
+    For any other class it formats the traceback, and sends that to the client. It sends the text
+    alone where this fails, so this class lets nobody format it.
+    """
+
+    @property
+    def __cause__(self) -> BaseException | None:  # type: ignore[override]
+        raise TypeError("this error is for a client, who sees no traceback")
+
+
 def as_flight_error(error: CommitLogError, stores: Iterable[ServedStore] = ()) -> flight.FlightError:
     """Flight's error for one of ours, with the stores' names in place of their paths."""
     error = client_error(error, stores)

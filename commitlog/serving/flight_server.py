@@ -29,8 +29,8 @@ from commitlog.schemas.types import stored_type
 from commitlog.serving import answers, appending, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.connections import peer_of, peers
-from commitlog.serving.flight_errors import told_to_client, without_paths
-from commitlog.serving.limits import Limits, check_columns, check_named, check_size
+from commitlog.serving.flight_errors import Refused, told_to_client, without_paths
+from commitlog.serving.limits import Limits, check_columns, check_named, reading
 from commitlog.serving.served_store import ServedStore, find_store
 from commitlog.serving.token_check import KnownClient, WhoAsks
 from commitlog.serving.traffic import Traffic
@@ -83,8 +83,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             if answer is None:
                 raise IllegalArgument(f"action {action.type[:80]!r}: there is none; those are {', '.join(_ACTIONS)}")
             kind, function = answer
-            request: Any = _parsed(kind, action.body.to_pybytes() or b"{}")
             caller = Caller(access, peer_of(context.peer()))
+            with self.limits.actions.taken(_client(access, caller.peer)):
+                request: Any = _parsed(kind, action.body.to_pybytes() or b"{}")
             with self._counted(getattr(request, "store", ""), access), self._place(caller, request) as allowed:
                 found = function(self, caller, allowed)
         return [flight.Result(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))]
@@ -128,8 +129,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
             return flights.flight_info(self._stores, access, descriptor, self._locations())
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        with self._answering(context) as access:
-            return flights.flight_schema(self._stores, access, descriptor)
+        try:
+            with self._answering(context) as access:
+                return flights.flight_schema(self._stores, access, descriptor)
+        except flight.FlightError as error:
+            raise Refused(str(error)) from None
 
     @contextmanager
     def _answering(self, context: flight.ServerCallContext) -> Iterator[Access]:
@@ -254,9 +258,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _parsed(kind: type[T], data: bytes) -> T:
     """The request that a client has sent. Raises IllegalArgument for anything else."""
-    check_size(kind.__name__, data)
     try:
-        found: T = _adapter(cast(Hashable, kind)).validate_json(data)
+        with reading(kind.__name__, data):
+            found: T = _adapter(cast(Hashable, kind)).validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

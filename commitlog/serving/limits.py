@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 
 import pyarrow as pa
@@ -37,6 +37,8 @@ SILENT_SECONDS = 3600.0
 """A stream that has not moved for this long, and holds a lane, gives it back."""
 REQUEST_BYTES_MAX = 8 << 20
 """A ticket, or the body of an action. The ranges of 100,000 queues take less."""
+LARGE_BYTES = 64 << 10
+"""A larger request than this takes some ms to read, and one of 8 MiB up to 0.3 s."""
 NAMED_MAX = 100_000
 """Topics, queues or slices of a request: each costs a look at the index, for which others wait."""
 COLUMNS_MAX = 4_096
@@ -219,7 +221,17 @@ def check_columns(schema: pa.Schema) -> None:
         left += [kind.field(number).type for number in range(kind.num_fields)]
 
 
-def check_size(what: str, data: bytes) -> None:
-    """Raises IllegalArgument for a request that is larger than any of ours."""
+_reads_large = threading.Lock()
+
+
+@contextmanager
+def reading(what: str, data: bytes) -> Iterator[None]:
+    """Held while a request is read, which stops all other threads. Large ones go one by one.
+
+    So whoever sends many of them keeps others waiting for one only. Raises IllegalArgument for a
+    request that is larger than any of ours.
+    """
     if len(data) > REQUEST_BYTES_MAX:
         raise IllegalArgument(f"{what}: {len(data):,} bytes; allowed are {REQUEST_BYTES_MAX:,}")
+    with _reads_large if len(data) > LARGE_BYTES else nullcontext():
+        yield

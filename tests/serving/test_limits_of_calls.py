@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -67,6 +68,25 @@ def door() -> Iterator[Door]:
 )
 def test_a_peer_has_one_name(flights: str, peer: str) -> None:
     assert peer_of(flights) == peer
+
+
+def test_large_requests_are_read_one_at_a_time() -> None:
+    """While one is read, a small one is too."""
+    large, began, others = b"x" * (limits.LARGE_BYTES + 1), threading.Event(), list[str]()
+
+    def read_another() -> None:
+        began.set()
+        with limits.reading("Look", large):
+            others.append("large")
+
+    with limits.reading("Look", large):
+        other = threading.Thread(target=read_another)
+        other.start()
+        began.wait()
+        with limits.reading("Look", b"{}"):
+            others.append("small")
+    other.join()
+    assert others == ["small", "large"]
 
 
 def test_a_client_has_half_of_the_streams_at_most(door: Door) -> None:
@@ -152,9 +172,11 @@ def test_other_connections_of_the_process_are_none_of_its_business(door: Door) -
 
 
 def test_a_request_that_is_too_large() -> None:
-    limits.check_size("Look", bytes(limits.REQUEST_BYTES_MAX))
-    with pytest.raises(IllegalArgument, match="Look: 8,388,609 bytes; allowed are 8,388,608"):
-        limits.check_size("Look", bytes(limits.REQUEST_BYTES_MAX + 1))
+    with limits.reading("Look", bytes(limits.REQUEST_BYTES_MAX)):
+        pass
+    too_large = limits.reading("Look", bytes(limits.REQUEST_BYTES_MAX + 1))
+    with pytest.raises(IllegalArgument, match="Look: 8,388,609 bytes; allowed are 8,388,608"), too_large:
+        pass
 
 
 def test_a_client_has_half_of_the_calls_at_most() -> None:
