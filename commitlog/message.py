@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.record.host import message_id
 from commitlog.record.layout import CRC_PROPERTY_START, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
-from commitlog.record.properties import decode_properties, own_properties
+from commitlog.record.properties import BYTES_KEY_NAME, BytesKey, decode_properties, own_properties
 from commitlog.record.record import Record
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Message:
     offset: int
     """The number of the message in its topic and partition; RocketMQ's queue offset."""
     key: str | None
+    """A key that is no text is a BytesKey: base64, and its `data` has the bytes."""
     value: bytes
     headers: dict[str, str]
     tags: str | None
@@ -55,7 +56,7 @@ class Message:
             topic=record.topic,
             partition=record.queue_id,
             offset=record.queue_offset,
-            key=properties.get("KEYS"),
+            key=properties.get("KEYS") or BytesKey.among(properties),
             value=plain_body(record),
             headers=own_properties(properties),
             tags=properties.get("TAGS"),
@@ -88,7 +89,7 @@ class Message:
                 table.topics[topic],
                 lane,
                 offset,
-                properties.get("KEYS"),
+                properties.get("KEYS") or (BytesKey.among(properties) if BYTES_KEY_NAME in properties else None),
                 bytes(buffer[body : body + body_bytes]),
                 own_properties(properties),
                 properties.get("TAGS"),

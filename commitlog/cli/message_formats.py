@@ -16,14 +16,24 @@ if TYPE_CHECKING:
 
 Write = Callable[["Message"], bytes]
 
+
+def _key(message: Message) -> bytes | None:
+    from commitlog.record.properties import BytesKey
+
+    key = message.key
+    if key is None:
+        return None
+    return key.data if isinstance(key, BytesKey) else key.encode()
+
+
 _PIECE = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|.", re.DOTALL)
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
 _FIELDS: dict[str, Write] = {
     "t": lambda message: message.topic.encode(),
     "p": lambda message: b"%d" % message.partition,
     "o": lambda message: b"%d" % message.offset,
-    "k": lambda message: (message.key or "").encode(),
-    "K": lambda message: b"%d" % (-1 if message.key is None else len(message.key.encode())),
+    "k": lambda message: _key(message) or b"",
+    "K": lambda message: b"%d" % (-1 if (key := _key(message)) is None else len(key)),
     "s": lambda message: message.value,
     "S": lambda message: b"%d" % len(message.value),
     "T": lambda message: b"%d" % message.timestamp,
@@ -40,15 +50,17 @@ def as_value(message: Message) -> bytes:
 
 
 def as_json(message: Message) -> bytes:
-    """One JSON object on a line. A value that is not UTF-8 is in `value_base64`."""
+    """One JSON object on a line. A key or a value that is not UTF-8 is in `…_base64`."""
     import orjson
+
+    from commitlog.record.properties import BytesKey
 
     fields: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
-        "key": message.key,
+        "key_base64" if isinstance(message.key, BytesKey) else "key": message.key,
         "tags": message.tags,
         "headers": message.headers,
         "message_id": message.message_id,

@@ -7,7 +7,7 @@ MessageDecoder). The names with a meaning in RocketMQ are those of its MessageCo
 from __future__ import annotations
 
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import NoneType
@@ -85,13 +85,32 @@ def _check_pair(name: object, value: object, what: str) -> None:
 
 
 class BytesKey(str):
-    """A key of any bytes, as base64, for keys that are not UTF-8 or that have 0x01 or 0x02."""
+    """A key of any bytes, as base64, for keys that are not UTF-8 or that have 0x01 or 0x02.
+
+    `data` has the bytes. A producer that is given one stores the same key again.
+    """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, key: bytes) -> BytesKey:
         return cls(b64encode(key).decode())
+
+    @property
+    def data(self) -> bytes:
+        try:
+            return b64decode(self, validate=True)
+        except ValueError as error:
+            raise IllegalProperty(f"key {self[:80]!r} is not base64: {error}; make one with BytesKey.of()") from None
+
+    @classmethod
+    def among(cls, properties: Mapping[str, str]) -> BytesKey | None:
+        """The key that the properties of a record have as base64. Other text is none."""
+        key = cls(properties.get(BYTES_KEY_NAME, ""))
+        try:
+            return key if key.data else None
+        except IllegalProperty:  # somebody else has written it
+            return None
 
 
 def encode_properties(

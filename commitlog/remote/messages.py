@@ -24,7 +24,7 @@ from commitlog.planning.topic_ranges import offsets_of
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.starting_point import QueueStarts
-from commitlog.record.properties import own_properties
+from commitlog.record.properties import BytesKey, own_properties
 from commitlog.remote.reading import read_remote
 from commitlog.remote.store_index import RemoteIndex, typed_topics
 
@@ -148,7 +148,7 @@ def _unpacked(batch: pa.RecordBatch) -> Iterator[Message]:
             topic=topic,
             partition=partition,
             offset=offset,
-            key=properties.get("KEYS"),
+            key=properties.get("KEYS") or BytesKey.among(properties),
             value=value,
             headers=own_properties(properties),
             tags=properties.get("TAGS"),

@@ -41,7 +41,7 @@ _MESSAGE_BYTES = 200
 
 _PAIRS = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 SCHEMA = pa.schema(
-    {"topic": pa.string(), "value": pa.binary(), "key": pa.string(), "tags": pa.string(), "headers": _PAIRS}
+    {"topic": pa.string(), "value": pa.binary(), "key": pa.binary(), "tags": pa.string(), "headers": _PAIRS}
 )
 """The columns of a stream."""
 
@@ -51,7 +51,7 @@ class Outgoing(NamedTuple):
 
     topic: str
     value: bytes
-    key: str | None
+    key: str | bytes | None
     tags: str | None
     headers: Mapping[str, str] | None
 

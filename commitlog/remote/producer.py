@@ -16,7 +16,7 @@ from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
-from commitlog.record.properties import check_topic, encode_properties
+from commitlog.record.properties import BytesKey, check_topic, encode_properties
 from commitlog.record.row_headers import values_refused, version_of
 from commitlog.remote.appending import check_append, check_same
 from commitlog.remote.connection import Connection
@@ -320,7 +320,8 @@ class RemoteProducer:
                 raise MessageTooLarge(
                     f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {most:,}: split the value"
                 )
-            messages.append((Outgoing(topic, value, key, tags, headers), size))
+            own_key = key.data if isinstance(key, BytesKey) else key
+            messages.append((Outgoing(topic, value, own_key, tags, headers), size))
         return RemoteReceipt(self._outbox, topic, self._outbox.add(messages))
 
     __reduce_ex__ = refuse_copy

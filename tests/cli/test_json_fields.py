@@ -18,6 +18,7 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.record.properties import BytesKey
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.killed import kill_store
 from tests.command_line import run
@@ -79,7 +80,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         store.create_topic("sales", schema="id BIGINT")
         producer.send_rows("sales", [{"id": 1}])
         producer.send("orders", b"apple", key="1", tags="t", headers={"a": "b"})
-        producer.send("orders", b"\xff")
+        producer.send("orders", b"\xff", key=BytesKey.of(b"\xff"))
         producer.flush()
         with commitlog.Reader(path, "orders", name="billing") as reader:
             reader.commit(next(reader))
