@@ -91,6 +91,11 @@ class SourceOptions:
     metadata: bool
     max_rows: int | None
 
+    @property
+    def place(self) -> str | Address:
+        """The directory, or the address of the served store."""
+        return self.path if self.address is None else self.address
+
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Reads the options of a source, whose names were checked before. Raises OptionError."""

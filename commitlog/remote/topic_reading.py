@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import get_args
 
 import pyarrow as pa
 
-from commitlog.columns.arrays import aligned
-from commitlog.columns.read_plan import Isolation, ReadOptions, ReadPlan, Values
-from commitlog.columns.segments import SegmentCache
-from commitlog.columns.slice_reader import read_slices
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.columns.read_plan import Isolation, ReadOptions, Values
 from commitlog.errors import IllegalArgument, UnknownTopic
-from commitlog.planning.address import Address
-from commitlog.planning.store_index import LocalIndex, StoreIndex
+from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.topic_columns import columns_of
 from commitlog.planning.topic_ranges import ranges_between
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import check_topic
-from commitlog.remote.reading import read_remote
-from commitlog.remote.store_index import RemoteIndex, typed_topics
-from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas, no_schema
-
-_SEGMENTS_KEPT = 2
-"""How many segments stay mapped while a stream is read: its rows lie one behind the other."""
+from commitlog.remote.places import Place, newest_schemas, open_index, read_batches
+from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 
 
 def open_topic(
-    place: str | os.PathLike[str] | Address,
+    place: Place,
     topic: str,
     start: QueueStarts,
     end: QueueStarts,
@@ -48,8 +38,7 @@ def open_topic(
     if isolation not in get_args(Isolation):
         raise IllegalArgument(f"isolation={isolation!r}: give {' or '.join(get_args(Isolation))}")
     check_topic(topic)
-    index: StoreIndex
-    index = RemoteIndex(place, isolation, (topic,)) if isinstance(place, Address) else LocalIndex(place, isolation)
+    index = open_index(place, isolation, (topic,))
     try:
         schema = _schema(place, index, topic, values)
         wanted = columns_of(topic, None if schema is None else schema.columns, columns, metadata=metadata)
@@ -61,30 +50,18 @@ def open_topic(
         plan = index.plan(tuple(index.slices(ranges_between(index, [topic], start, end))), chosen)
     finally:
         index.close()
-    batches = _batches(place, plan, wanted)
+    batches = read_batches(place, plan, wanted)
     return pa.RecordBatchReader.from_batches(wanted, _one_at_least(batches, wanted))
 
 
-def _schema(
-    place: str | os.PathLike[str] | Address, index: StoreIndex, topic: str, values: Values | None
-) -> TopicSchema | None:
+def _schema(place: Place, index: StoreIndex, topic: str, values: Values | None) -> TopicSchema | None:
     """The newest schema of the topic, or None if it is read as bytes. Raises NoSchema."""
     if values == "bytes" or (values is None and index.one_log):
         return None
-    instead = "leave the argument values out"
-    if isinstance(place, Address):
-        found = typed_topics(place, (topic,)).get(topic)
-        if found is None and values == "columns":
-            raise no_schema(index.path, topic, instead, list(typed_topics(place)))
-        return found
-    schemas = TopicSchemas(StoreDirectory(index.path))
-    return schemas.required(topic, instead) if values == "columns" else schemas.latest(topic)
-
-
-def _batches(place: str | os.PathLike[str] | Address, plan: ReadPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if not isinstance(place, Address):
-        return read_slices(plan, schema, SegmentCache(limit=_SEGMENTS_KEPT))
-    return map(aligned, read_remote(plan, schema, place)) if plan.slices else iter(())
+    found = newest_schemas(place, (topic,)).get(topic)
+    if found is None and values == "columns":
+        raise no_schema(index.path, topic, "leave the argument values out", list(newest_schemas(place)))
+    return found
 
 
 def _one_at_least(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

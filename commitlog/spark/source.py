@@ -40,11 +40,12 @@ from commitlog.planning.options import Bound, SourceOptions, parse_options
 from commitlog.planning.reader_name import position_of
 from commitlog.planning.resolving import Resolver, beyond_end, data_loss, gone
 from commitlog.planning.row_limit import QueueKey, next_first
-from commitlog.planning.store_index import HeldName, LocalIndex, StoreIndex
+from commitlog.planning.store_index import HeldName, StoreIndex
 from commitlog.planning.task_sizes import share_out
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import LATEST, Offsets
 from commitlog.reading.view import is_rocketmq_root
+from commitlog.remote.places import open_index
 from commitlog.remote.store_index import RemoteIndex
 from commitlog.spark.checkpoint_offsets import StreamOffset
 from commitlog.spark.columns import check_schema, schema_of
@@ -113,13 +114,11 @@ class CommitLogDataSource(DataSource):
                 check_json_schema(schema, self.parsed)
 
 
-def open_index(options: SourceOptions) -> StoreIndex:
-    """The index of the store that the options name. Raises what LocalIndex does."""
-    if options.address is None:
-        return LocalIndex(options.path, options.read.isolation)
+def index_of(options: SourceOptions) -> StoreIndex:
+    """The index of the store that the options name. Raises what `open_index` does."""
     chosen = options.subscription
     topics = None if chosen.pattern is not None else tuple(chosen.chosen([]))
-    return RemoteIndex(options.address, options.read.isolation, topics)
+    return open_index(options.place, options.read.isolation, topics)
 
 
 def tasks(plans: list[ReadPlan], index: StoreIndex, options: SourceOptions) -> list[InputPartition]:
@@ -159,7 +158,7 @@ class BatchReader(DataSourceReader):
 
         Raises UnknownTopic, OffsetOutOfRange, DataLoss, and what opening the store raises.
         """
-        index = open_index(self.options)
+        index = index_of(self.options)
         try:
             index.refresh()
             if index.one_log:
@@ -201,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Resolver(self._index, self.options), moved
 
     def _open(self) -> StoreIndex:
-        index, name = open_index(self.options), self.options.reader_name
+        index, name = index_of(self.options), self.options.reader_name
         if self.options.address is not None and index.one_log:
             raise no_stream(self.options.path)
         if name is not None and self._held_name is None:

@@ -7,25 +7,19 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import OptionError, SchemaError
 from commitlog.planning.options import SourceOptions
 from commitlog.planning.topic_columns import shared_schema, typed_column, typed_columns
-from commitlog.remote.store_index import typed_topics
+from commitlog.remote.places import newest_schemas
 from commitlog.schemas.evolution import is_wider
-from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
+from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.schemas.types import METADATA_COLUMNS, stored_type
 from commitlog.spark.columns import check_names_once, spark_type
 
 
 def topic_schema(options: SourceOptions) -> TopicSchema:
     """The newest schema of the topics, which all have the same. Raises NoSchema, OptionError."""
-    if options.address is not None:
-        known = typed_topics(options.address)
-    else:
-        schemas = TopicSchemas(StoreDirectory(options.path))
-        known = {topic: latest for topic in schemas.topics() if (latest := schemas.latest(topic))}
-    return shared_schema(options, known)
+    return shared_schema(options, newest_schemas(options.place))
 
 
 def typed_schema(options: SourceOptions) -> StructType:
