@@ -8,6 +8,7 @@ one who waits for it: for ever. So a first thread, which has nothing, starts the
 from __future__ import annotations
 
 import _thread
+import os
 import threading
 from collections.abc import Callable
 
@@ -21,11 +22,12 @@ class Background:
     Raises RuntimeError if the system has no more threads, or the interpreter ends.
     """
 
-    __slots__ = ("_ended", "_ident", "_name", "_work")
+    __slots__ = ("_ended", "_ident", "_name", "_pid", "_work")
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
         self._work, self._name = work, name
         self._ident: int | None = None
+        self._pid = os.getpid()
         self._ended = _thread.allocate_lock()  # not an Event: an interrupt in its `wait` is lost
         self._ended.acquire()
         _BEGINNING.add(self)
@@ -58,8 +60,11 @@ class Background:
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end, for so many seconds at most. Says whether it has come.
 
-        Raises RuntimeError in the thread itself.
+        A forked child has no threads of its parent's: there all of them have ended. Raises
+        RuntimeError in the thread itself.
         """
+        if self._pid != os.getpid():
+            return True
         if self._ident == threading.get_ident() and self._ended.locked():
             raise RuntimeError(f"thread {self._name} can't wait for its own end")
         has_ended = self._ended.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))

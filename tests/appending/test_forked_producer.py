@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 import commitlog
 from commitlog.errors import ForkedProducer
 from commitlog.receipt import Receipt
+from commitlog.threads import Background
 from tests.children import in_child
 from tests.nightly import with_nightly
 
@@ -66,6 +68,18 @@ def _said_in_child(calls: list[Callable[[], object]]) -> list[str]:
             return type(error).__name__
 
     return in_child(lambda: "\n".join(map(said, calls))).splitlines()
+
+
+def test_a_forked_child_has_no_threads_of_its_parent() -> None:
+    """Who waits there for the end of one goes on at once."""
+    ending = threading.Event()
+    thread = Background(ending.wait, "waits")
+    try:
+        assert in_child(lambda: thread.join(5)) == "True"
+        assert not thread.join(0)
+    finally:
+        ending.set()
+    assert thread.join()
 
 
 def test_a_forked_child_waits_for_nothing(store: commitlog.Store) -> None:
