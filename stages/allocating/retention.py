@@ -375,13 +375,15 @@ class Retention:
         """Unlinks the files of a lane that lie wholly below a log offset. Raises OSError."""
         lane_directory = self.directory.lane_directory(lane)
         names = [name for name in self.channel.list(lane_directory.commitlog) if is_segment_name(name)]
-        old = [name for name in names if int(name) + self._size <= below]
-        for name in old:
+        are_removed = False
+        for name in names:
             path = lane_directory.commitlog / name
             with contextlib.suppress(FileNotFoundError):  # another process was quicker
-                if not stat.S_ISDIR(os.lstat(path).st_mode):  # a directory in a segment's place keeps no other
+                # a directory in a segment's place keeps no other
+                if int(name) + self._size <= below and not stat.S_ISDIR(os.lstat(path).st_mode):
+                    are_removed = True
                     self.channel.unlink(path)
-        if old:
+        if are_removed:
             self.channel.sync_directory(lane_directory.commitlog)
         for topic in self.channel.list(lane_directory.consumequeue):
             try:

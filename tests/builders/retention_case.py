@@ -24,12 +24,17 @@ FIRST_MS = 1_000_000
 class Disk(FileChannel):
     """A disk of 1,000 segments' size that is as full as it is told.
 
-    It keeps a diary of the names that are removed.
+    It keeps a diary of the names that are removed, and of the directories that are synced.
     """
 
     def __init__(self) -> None:
         self.percent = 10.0
         self.diary: list[str] = []
+        self.synced: list[Path] = []
+
+    def sync_directory(self, path: str | Path) -> None:
+        self.synced.append(Path(path))
+        super().sync_directory(path)
 
     def space(self, path: str | Path) -> tuple[int, int]:
         total = 1000 * SEGMENT

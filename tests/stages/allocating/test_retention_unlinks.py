@@ -11,6 +11,7 @@ from commitlog.disk.file_channel import DISK
 from commitlog.opening.recovery import recover_lane
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
 from tests.builders.made_lane import QUEUE_FILE
 from tests.builders.retention_case import SEGMENT, RetentionCase, at_age
 from tests.waiting import wait_until
@@ -73,6 +74,23 @@ def test_a_killed_allocators_leftovers_go_at_the_next_start(case: RetentionCase)
     case.record_positions()
     case.retention().unlink_retired()
     assert case.kept(0) == [case.last(0)]
+
+
+def test_a_directory_in_a_segments_place_is_left_and_costs_no_sync(case: RetentionCase) -> None:
+    """Only names that were removed have to be durable."""
+    lane_directory = case.store.directory.lane_directory(0)
+    place = lane_directory.segment_path(0)
+    place.unlink()
+    place.mkdir()
+    at_age(case, 10**9)
+    retention = case.retention(delete_batch_max=1)
+    while retention.retire():
+        case.record_positions()
+        retention.unlink_retired()
+        if case.store.get(0, Lane.FIRST) == SEGMENT:
+            assert lane_directory.commitlog not in case.disk.synced
+    assert place.is_dir()
+    assert lane_directory.commitlog in case.disk.synced
 
 
 def test_queue_files_below_go_and_the_last_stays(case: RetentionCase) -> None:
