@@ -37,11 +37,15 @@ def schema_versions(
 
 
 def names_in(directory: Path, channel: FileChannel) -> list[str]:
-    """The names in a directory of schemas. Raises StoreRefused, DiskError."""
+    """The names in a directory of schemas. Raises StoreDamaged, StoreRefused, DiskError."""
     try:
         return channel.list(directory)
     except NotADirectoryError:
-        return []  # a file that somebody has put there
+        place = next(path for path in (directory.parent, directory) if not path.is_dir())
+        raise StoreDamaged(
+            f"{place} is no directory: nobody knows which topics have schemas; put back the one that was there, or move "
+            f"this away"
+        ) from None
     except OSError as error:
         raise schema_refused(directory, error) from error
 

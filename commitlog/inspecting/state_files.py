@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from commitlog.disk.replica_files import ReplicaFiles
 from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.schema_versions import names_in
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders
@@ -22,8 +23,14 @@ def damaged_state_files(directory: StoreDirectory) -> list[str]:
             for name in files.names():
                 with _noted(found):
                     files.load(name)
+    return found + damaged_schemas(directory)
+
+
+def damaged_schemas(directory: StoreDirectory) -> list[str]:
+    """What is wrong with the schemas of a store."""
+    found: list[str] = []
     with _noted(found):
-        topics = directory.channel.list(directory.topics_directory)
+        topics = names_in(directory.topics_directory, directory.channel)
         if topics:
             from commitlog.schemas.topic_schemas import TopicSchemas  # most stores have none, and Arrow is large
 

@@ -75,9 +75,10 @@ class TopicSchemas:
         self._known: dict[tuple[str, int], TopicSchema] = {}
 
     def topics(self) -> list[str]:
-        """The topics that have a schema. Raises StoreRefused."""
-        names = names_in(self._directory.topics_directory, self._channel)
-        return [name for name in names if self._versions(name)]
+        """The topics that have a schema. Raises StoreDamaged, StoreRefused."""
+        directory = self._directory.topics_directory
+        names = names_in(directory, self._channel)
+        return [name for name in names if (directory / name).is_dir() and self._versions(name)]
 
     def _versions(self, topic: str, *, deleted: bool = False) -> list[int]:
         return schema_versions(self._directory, topic, self._channel, deleted=deleted)

@@ -147,6 +147,7 @@ class StoreOpening:
                 self._channel.sync_directory(self.directory.path.parent)
             self.directory.save(planned)
             facts = planned
+        self.directory.lane_numbers()  # raises where a file is in the directory's place
         self._channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         return facts
 

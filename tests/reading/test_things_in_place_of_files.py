@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.errors import CommitLogError, DamagedFile
+from commitlog.errors import CommitLogError, DamagedFile, StoreDamaged
 from tests.builders.hand_made import small_store
 from tests.command_line import run
 
@@ -69,6 +69,14 @@ def test_it_is_named(done: Callable[[Path], None], place: str, tmp_path: Path) -
     assert run("verify", store.path).returncode == 1
     for command in ("stat", "topics", "health"):
         run(command, store.path)  # an error that is a bug is raised here
+
+
+def test_a_start_names_a_file_in_place_of_all_lanes(tmp_path: Path) -> None:
+    """No stage is started that would die of it."""
+    store = small_store(tmp_path / "store", rows=5)
+    _file(store.path / "lanes")
+    with pytest.raises(StoreDamaged, match="lanes is no directory; put the one that was there back"):
+        commitlog.Store.open(store.path)
 
 
 def _messages(path: Path) -> int:

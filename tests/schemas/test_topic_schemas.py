@@ -127,7 +127,8 @@ def test_what_lies_beside_the_schemas(made: HandMadeStore) -> None:
     (made.path / "topics/empty").mkdir()
     (made.path / "topics/notes.txt").write_text("x")
     assert TopicSchemas(made.directory).topics() == ["orders"]
-    assert latest(made, "notes.txt") is None
+    with pytest.raises(StoreDamaged, match=r"topics/notes\.txt is no directory"):
+        latest(made, "notes.txt")
     assert declare(made, "orders", "id INT, x INT", evolve=True).version == 2
 
 
