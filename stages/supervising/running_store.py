@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from commitlog.clock import Clock
+from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replication_troubles import replication_troubles
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
-from commitlog.shm.layout import Header
+from commitlog.shm.layout import Header, Lane
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import take_sample
 from commitlog.stages.supervising.reporting import tell, tell_error, warn
@@ -31,6 +31,7 @@ _STDIN, _STDIN_BYTES = 0, 1 << 16
 _POLL_MS = 200
 _POLL_SECONDS = 0.005
 _DRAIN_AGAIN_NS = 3_000_000_000
+_NOTE_AGAIN_NS = 10_000_000_000
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class RunningStore:
         self.store_watch = StoreWatch(directory, control)
         self.stages = StageProcesses(directory, control, config, channel, clock, report, module_of)
         self._made_pool = made_pool
+        self._note_lanes_at = LONG_AGO_NS
         self._heard = b""  # the owner's last words, without the end of a line
         self._told: list[str] = []
         """What the owner knows of the troubles of replication."""
@@ -133,6 +135,7 @@ class RunningStore:
             if _STDIN in events and self._is_told_to_stop():
                 return
             self.store_watch.check()
+            self._note_lanes()
             self._tell_troubles()
             for stage in list(self.stages.by_name.values()):
                 self._watch_stage(stage, events, poller)
@@ -144,6 +147,25 @@ class RunningStore:
             if line not in self._told:
                 self.report(line)
         self._told = found
+
+    def _note_lanes(self) -> None:
+        """Writes into `store.json` which lanes have messages, once for each lane.
+
+        Where a whole lane is lost, and the pool is, too, nothing else tells that it was there. The
+        offset that goes with it is a record's end.
+        """
+        ends = self.control.lane_table()[:, Lane.DISPATCHED]
+        new = {lane: int(ends[lane]) for lane in ends.nonzero()[0].tolist() if lane not in self.facts.lanes}
+        if not new or self.clock.monotonic_ns() < self._note_lanes_at:
+            return
+        facts = replace(self.facts, lanes={**self.facts.lanes, **new})
+        try:
+            self.directory.save(facts)
+        except OSError as error:
+            log.warning("which lanes there are is not noted yet: %s", error.strerror)
+            self._note_lanes_at = self.clock.monotonic_ns() + _NOTE_AGAIN_NS
+        else:
+            self.facts = facts
 
     def _is_told_to_stop(self) -> bool:
         """Does what the owner says. True when that is "stop", or when the owner is gone.

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DamagedFile, PoolNotAdopted, RecoveryError
 from tests.builders.killed import kill_store
 from tests.command_line import run
+from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
 SENT = 100
@@ -93,6 +95,27 @@ def test_a_killed_store_misses_it_by_its_pool(tmp_path: Path) -> None:
             read(path)
     assert any("lane 0: nothing of it" in str(warning.message) for warning in said)
     assert b"lanes/0 is missing" in run("verify", path).stdout
+
+
+@pytest.mark.leaves_pools
+def test_a_killed_store_whose_pool_is_gone_misses_it(tmp_path: Path) -> None:
+    """In its first life, too: `store.json` tells of each lane soon after its first message."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, CONFIG)
+    with store.producer() as producer:
+        producer.send("orders", b"x").wait("flushed")
+    directory = StoreDirectory(path)
+    wait_until(lambda: directory.load().lanes)
+    kill_store(store)
+    pool = directory.load().pool
+    assert pool
+    shutil.rmtree(pool.directory)
+    _remove(path / "lanes/0")
+    with pytest.warns(commitlog.errors.ReadingWarning, match="lane 0: nothing of it"), pytest.raises(DamagedFile):
+        read(path)
+    assert b"lanes/0 is missing" in run("verify", path).stdout
+    with pytest.raises(RecoveryError, match="lanes/0 is missing"):
+        commitlog.Store.open(path, CONFIG)
 
 
 @pytest.mark.parametrize("damage", [_rename, _rename_all])
