@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from commitlog.backups.lane_source import LaneSource
@@ -30,6 +30,7 @@ from commitlog.disk.consume_queue import queue_directories, unlink_below
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import COPY_BYTES, Quarantine
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, segment_name
+from commitlog.disk.topic_ends import load_ends
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
 from commitlog.inspecting.verify import NOT_A_DIRECTORY
@@ -220,6 +221,7 @@ class LaneBackup:
                 begin = self.source.first
                 repair.begin_rebuild(begin)
             self._walk(log, begin, repair)
+            self.findings += [f"lane {self.source.number}: {finding}" for finding in repair.reach(self._known_ends())]
             repair.cut(self.source.end)
             repair.trim()
             first, end = self.source.first, self.source.end
@@ -228,6 +230,15 @@ class LaneBackup:
             repair.finish()
         finally:
             files.close()
+
+    def _known_ends(self) -> Mapping[str, int]:
+        """Where the store's topics ended at its last stop."""
+        try:
+            known = load_ends(self.source.directory, self.facts.id, self.channel)
+        except DamagedFile as error:
+            self.findings.append(f"lane {self.source.number}: {error}")
+            return {}
+        return known.topics if known.end <= self.source.end else {}
 
     def _queues_are_sound(self, files: QueueFiles, log: LogScan) -> bool:
         """Whether the queues have what the last backup has placed, so that new entries suffice."""

@@ -189,7 +189,8 @@ def _files(directory: StoreDirectory) -> Iterator[Path]:
     yield from (directory.readers_directory / name for name in readers if name.endswith(".json"))
     for number in directory.lane_numbers():
         lane = directory.lane_directory(number)
-        yield from filter(Path.is_file, (lane.positions_file, lane.checkpoint_file, lane.trimmed_file))
+        files = lane.positions_file, lane.checkpoint_file, lane.trimmed_file, lane.ends_file
+        yield from filter(Path.is_file, files)
         yield from (lane.quarantine / name for name in channel.list(lane.quarantine) if _NOTE.fullmatch(name))
 
 

@@ -8,6 +8,7 @@ STORE/
   trim.json               what it asks for
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
   lanes/<n>/trimmed.json  which messages of the lane were trimmed
+  lanes/<n>/ends.json     where each topic of the lane ended at the last stop
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
   replicas/<name>.json    replicas: how far each has come
@@ -385,6 +386,10 @@ class LaneDirectory:
     @property
     def trimmed_file(self) -> Path:
         return self.path / "trimmed.json"
+
+    @property
+    def ends_file(self) -> Path:
+        return self.path / "ends.json"
 
     @property
     def checkpoint_file(self) -> Path:

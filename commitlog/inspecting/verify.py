@@ -18,8 +18,10 @@ from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, queue
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.open_queues import OpenQueues
+from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.queue_entries import by_topic, entries_of, runs
 from commitlog.disk.store_directory import STORE_FILE, LaneDirectory, StoreDirectory, segment_name
+from commitlog.disk.topic_ends import load_ends
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
@@ -148,7 +150,7 @@ class _Check:
                     break
             self._check_directories()
             self._check_ends(end)
-            self._check_marks()
+            self._check_small_files()
         finally:
             self.queues.close()
         return LaneReport(
@@ -271,15 +273,27 @@ class _Check:
             for path in LaneDirectory(self.root.path, self.root.lane).misplaced():
                 self._add_finding(path, 0, NOT_A_DIRECTORY)
 
-    def _check_marks(self) -> None:
-        """Checks that what was trimmed of a lane of ours can be read."""
+    def _check_small_files(self) -> None:
+        """Checks that the JSON files of a lane of ours can be read."""
         if self.root.lane is None:
             return
-        marks = TrimMarks(LaneDirectory(self.root.path, self.root.lane), self.channel)
+        lane_directory = LaneDirectory(self.root.path, self.root.lane)
         try:
-            marks.refresh("")
+            TrimMarks(lane_directory, self.channel).refresh("")
         except (DamagedFile, OSError) as error:
-            self._add_finding(marks.lane_directory.trimmed_file, 0, f"unreadable: {error}")
+            self._add_finding(lane_directory.trimmed_file, 0, f"unreadable: {error}")
+        try:
+            load_ends(lane_directory, "", self.channel)
+        except (DamagedFile, OSError) as error:
+            self._add_finding(lane_directory.ends_file, 0, f"unreadable: {error}")
+        if not lane_directory.quarantine.is_dir():
+            return
+        for _, note in corruption_notes(lane_directory, self.channel):
+            try:
+                read_corruption_note(note, self.channel)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                reason = f"unreadable: {note}: {error}; it says how much of the log is damaged: put the note back"
+                self._add_finding(note, 0, reason)
 
     def _check_ends(self, end: int) -> None:
         """Reports queues that name a record past the log's end."""

@@ -9,6 +9,7 @@ are built anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from commitlog.disk.consume_queue import ConsumeQueue
@@ -16,6 +17,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.disk.topic_ends import load_ends
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
@@ -46,6 +48,7 @@ class AdoptedQueues:
     counted: int
     """What the ends must add up to; −1 where nobody counted, as in an older version's pool."""
     channel: FileChannel
+    store_id: str
 
     def find_damage(self) -> str | None:
         """The damage of the queues, in a line; None where there is none.
@@ -119,6 +122,8 @@ class AdoptedQueues:
                     repair.place(piece)
                 if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= self.synced:
                     break
+            for finding in repair.reach(self._known_ends(report)):
+                report(finding)
             repair.cut(self.synced)
             repair.trim()
             repair.finish()
@@ -126,12 +131,22 @@ class AdoptedQueues:
             files.close()
         return total_of_ends(self.lane_directory, self.first, self.synced, self.channel)
 
+    def _known_ends(self, report: Report) -> Mapping[str, int]:
+        """Where topics ended at the last stop: a lower limit."""
+        try:
+            known = load_ends(self.lane_directory, self.store_id, self.channel)
+        except DamagedFile as error:
+            report(str(error))
+            return {}
+        return known.topics if known.end <= self.synced else {}
+
 
 def check_queues(
     control: ControlRegion,
     lane_directory: LaneDirectory,
     segment_bytes: int,
     file_bytes: int,
+    store_id: str,
     channel: FileChannel,
     report: Report,
 ) -> None:
@@ -144,7 +159,8 @@ def check_queues(
     row = control.row(lane_directory.number)
     synced = row[Lane.DISPATCH_SYNCED]
     counted = counted_entries(row, synced)
-    queues = AdoptedQueues(lane_directory, segment_bytes, file_bytes, row[Lane.FIRST], synced, counted, channel)
+    first = row[Lane.FIRST]
+    queues = AdoptedQueues(lane_directory, segment_bytes, file_bytes, first, synced, counted, channel, store_id)
     damage = queues.find_damage()
     if damage is None:
         return

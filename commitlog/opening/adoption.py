@@ -148,7 +148,7 @@ class Adoption:
         except OSError as error:
             raise disk_error(error.errno or errno.EIO, f"checking the files of {lane_directory.path}") from error
         file_bytes = queue_file_bytes(self.facts)
-        check_queues(self.control, lane_directory, size, file_bytes, self.channel, self.report)
+        check_queues(self.control, lane_directory, size, file_bytes, self.facts.id, self.channel, self.report)
 
 
 def _note_loss(row: memoryview, where: int) -> None:

@@ -7,6 +7,9 @@ may be missing: the dispatcher places them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from commitlog.disk.consume_queue import ENTRY, is_light
@@ -32,11 +35,13 @@ class QueueCheck:
         self._reached: set[str] = set()
         """Topics whose first record above `dispatched` was seen."""
 
-    def have_all_below(self, log: LogScan, dispatched: int, counted: int) -> bool:
+    def have_all_below(
+        self, log: LogScan, dispatched: int, counted: int, known_ends: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
         """Whether the queues seem to have every entry below `dispatched`.
 
         `counted` is the least sum of the ends of the queues. It is −1 where nobody counted, as
-        before a kill.
+        before a kill. `known_ends` are the least ends of some topics.
         """
         if rebuild_mark(self._files.lane_directory).exists():
             return False
@@ -56,6 +61,13 @@ class QueueCheck:
         if total < counted:
             self.findings.append(f"consume queues: {total:,} of {counted:,} entries are there")
             return False
+        for topic, end in known_ends.items():
+            if self._sound.get(topic, 0) < end:
+                directory = self._files.lane_directory.queue_path(topic)
+                self.findings.append(
+                    f"consume queue: {directory}: ends at {self._sound.get(topic, 0):,}, not at {end:,}"
+                )
+                return False
         return self._have_samples(log, dispatched)
 
     def _have_samples(self, log: LogScan, dispatched: int) -> bool:

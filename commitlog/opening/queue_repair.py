@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.quarantine import rebuild_mark, set_aside_name
 from commitlog.disk.queue_entries import by_topic, runs
 from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
+from commitlog.disk.topic_ends import forget_ends
 from commitlog.errors import DamagedFile
 from commitlog.opening.queue_files import QueueFiles, QueueState, place_of
 from commitlog.reading.log_scan import Gap
@@ -38,6 +39,7 @@ def cut_queues(lane_directory: LaneDirectory, end: int, channel: FileChannel, qu
 
     A recovery would take them for a proof that the log was flushed further. Raises OSError.
     """
+    forget_ends(lane_directory, channel)
     files = QueueFiles(lane_directory, channel, queue_file_bytes)
     try:
         QueueRepair(files).cut(end)
@@ -204,6 +206,31 @@ class QueueRepair:
             queue.fill(max(end, queue.begin_of_file(first)), first)
 
     # ---- the end --------------------------------------------------------------------------------
+
+    def reach(self, ends: Mapping[str, int]) -> list[str]:
+        """Places entries for the messages of topics that ended later than the log tells.
+
+        They name the damage that had their records. `ends` are next queue offsets. Where no message
+        of a topic is left, retention may have deleted it; its offsets go on all the same. Returns a
+        line for each topic of which messages are lost.
+        """
+        found = []
+        for topic, end in ends.items():
+            placed, queue = self._placed.get(topic, 0), self._files.queue(topic)
+            if placed >= end or self._built_from is None:
+                continue
+            known = placed or self._fit_before(queue, end)
+            if placed:
+                sound = min(self._files.state(queue.directory).sound, end)
+                known = self._first_foreign(queue.directory, placed, sound, self._built_from)
+            if known < end and (gap := self._gap_behind(queue, known, end - known)):
+                _fill_lost(queue, known, end, gap)
+            if placed and known < end:
+                found.append(
+                    f"consume queue: {queue.directory}: the topic ended at offset {end:,}, and the log tells of messages up "
+                    f"to {known:,}"
+                )
+        return found
 
     def cut(self, end: int) -> list[str]:
         """Empties the places whose records are at or behind the log's end.

@@ -34,6 +34,7 @@ from commitlog.disk.locks import try_file
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, rewrite_log
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.disk.topic_ends import TopicEnds, forget_ends, load_ends
 from commitlog.errors import DamagedFile, RecoveryError
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
@@ -168,6 +169,7 @@ class _Recovery:
         self.flushed = 0
         """A log offset: a bad record below it is damage and no torn tail."""
         self.has_positions, self.knows_flushed = True, False
+        self.ends = TopicEnds()
         self.stopped_properly = not lane_directory.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
 
@@ -190,6 +192,7 @@ class _Recovery:
         self.flushed = max(flushed, known_end)
         if not self.has_positions:
             self._look_for_flushed(log)
+        self._load_ends()
         walked, dispatched = self._walk(log, positions)
         walked_from = segment_start(max(positions.dispatched_where - 1, 0), self.size)
         for gap in gaps_of_files(log, positions.first_where, walked_from, self.too_short):
@@ -204,6 +207,8 @@ class _Recovery:
         for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
             self._find(finding)
         self.queue_repair.finish()
+        if walked.end < self.ends.end:  # the log may come to this place again, with other messages
+            forget_ends(self.lane_directory, self.channel)
         first = positions.first_where
         offsets = IndexedOffsets(self.lane_directory, self.size, walked.end, -1, self.channel, self.store_id)
         for finding in lower_marks(offsets, first, dispatched):
@@ -322,6 +327,12 @@ class _Recovery:
             self._find(finding)
         return found
 
+    def _load_ends(self) -> None:
+        try:
+            self.ends = load_ends(self.lane_directory, self.store_id, self.channel)
+        except DamagedFile as error:
+            self._find(str(error))
+
     def _look_for_flushed(self, log: LogScan) -> None:
         """Raises `flushed` to what other files show. It does so once."""
         if not self.knows_flushed:
@@ -353,7 +364,8 @@ class _Recovery:
         it begins at the first segment, and builds the queues.
         """
         first, dispatched = positions.first_where, positions.dispatched_where
-        known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries)
+        known_ends = self.ends.topics if self.ends.end <= dispatched else {}
+        known = first <= dispatched and self.queue_check.have_all_below(log, dispatched, positions.entries, known_ends)
         if known and (dispatched > 0 or not log.segments.starts):
             walked = self._walk_from(log, positions, build=False)
             if walked.met_dispatched and walked.queues_right:
@@ -365,6 +377,8 @@ class _Recovery:
             self._find(finding)
         self.queue_repair.begin_rebuild(first)
         walked = self._walk_from(log, replace(positions, dispatched_where=first), build=True)
+        for finding in self.queue_repair.reach(self.ends.topics) if self.ends.end <= walked.end else ():
+            self._find(finding)
         return walked, walked.end
 
     def _walk_from(self, log: LogScan, positions: Positions, *, build: bool) -> _Walked:

@@ -5,8 +5,9 @@ proven if its last entry names a record of its topic, lane and offset. No queue 
 ends add up to what the dispatcher has counted. Otherwise the log is walked, so that no queue offset
 is ever given out twice.
 
-Where the log has no message of a topic, its consume queue may be lost too. Then only the mark of
-what was trimmed tells where the topic goes on. Readers see nothing below the mark.
+Where the log has no message of a topic, its consume queue may be lost too. Then the mark of what
+was trimmed and the ends of the last stop tell where the topic goes on. Readers see nothing below
+the mark.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.disk.topic_ends import load_ends
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
@@ -57,12 +59,20 @@ class IndexedOffsets:
             return max(end, found)
         if bounds is None:
             end = self._last_resort(topic)
-        return max(end, self._trimmed_before(topic))
+        return max(end, self._trimmed_before(topic), self._ended_at(topic))
 
     def _trimmed_before(self, topic: str) -> int:
         marks = TrimMarks(self.lane_directory, self.channel)
         marks.refresh(self.store_id)
         return marks.marks[topic].before if topic in marks.marks else 0
+
+    def _ended_at(self, topic: str) -> int:
+        """Where the topic ended at the last stop; 0 where nobody knows: `verify` says why."""
+        try:
+            ends = load_ends(self.lane_directory, self.store_id, self.channel)
+        except DamagedFile:
+            return 0
+        return ends.topics.get(topic, 0) if ends.end <= self.synced else 0
 
     def _proven_bounds(self, topic: str, first: int) -> tuple[int, int] | None:
         """Where the topic's queue begins and ends, 0 and 0 without a queue.

@@ -175,15 +175,23 @@ def total_of_ends(lane_directory: LaneDirectory, first_where: int, end_where: in
 
     A queue ends behind its last entry below `end_where`.
     """
-    total = 0
+    ends = ends_of_queues(lane_directory, first_where, end_where, channel)
+    return -1 if ends is None else sum(ends.values())
+
+
+def ends_of_queues(
+    lane_directory: LaneDirectory, first_where: int, end_where: int, channel: FileChannel
+) -> dict[str, int] | None:
+    """Topic → the end of its queue in a lane, or None if one of them can't be read."""
+    ends = {}
     for topic in channel.list(lane_directory.consumequeue):
         with ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue:
             try:
                 end = _end_of_small(queue, end_where)
-                total += QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
+                ends[topic] = QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
             except (DamagedFile, OSError):
-                return -1
-    return total
+                return None
+    return ends
 
 
 def _end_of_small(queue: ConsumeQueue, end_where: int) -> int | None:

@@ -18,10 +18,11 @@ from commitlog.disk.direct_segment import clear_unpublished
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import lane_locked
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, is_segment_name
+from commitlog.disk.topic_ends import TopicEnds, save_ends
 from commitlog.errors import CommitLogError
 from commitlog.opening.new_pool import flushed_ends
 from commitlog.opening.stray_pools import remove_pool
-from commitlog.reading.queue_bounds import total_of_ends
+from commitlog.reading.queue_bounds import ends_of_queues
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.pool import remove_buffers
 from commitlog.shm.positions import ControlRegion, counted_entries
@@ -148,7 +149,7 @@ def _close_lane(
         timestamp = row[Lane.DISPATCHED_TIMESTAMP]
         first = row[Lane.FIRST]
         dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # records below `first` need no entries
-        entries = counted_entries(row, dispatched)
+        entries = _note_ends(lane_directory, facts.id, first, dispatched, counted_entries(row, dispatched), channel)
         PositionsFile(lane_directory, facts.id, channel).store(
             Positions(
                 generation=control.generation,
@@ -157,7 +158,7 @@ def _close_lane(
                 first_where=first,
                 last_store_timestamp=timestamp,
                 drained=True,
-                entries=total_of_ends(lane_directory, first, dispatched, channel) if entries < 0 else entries,
+                entries=entries,
             )
         )
         StoreCheckpoint(timestamp, timestamp, 0).save(lane_directory.checkpoint_file, channel)
@@ -168,6 +169,25 @@ def _close_lane(
             row[Lane.BUFFERS] += 1
             remove_buffers(control.region.path.parent, lane)
     return None
+
+
+def _note_ends(
+    lane_directory: LaneDirectory, store_id: str, first: int, dispatched: int, counted: int, channel: FileChannel
+) -> int:
+    """Writes where the lane's topics end. Returns the sum of the ends; −1 where it is not known.
+
+    Queues that do not add up to `counted` are damaged: then what an earlier stop wrote stays.
+    """
+    ends = ends_of_queues(lane_directory, first, dispatched, channel)
+    if ends is None:
+        return counted
+    total = sum(ends.values())
+    if total and counted in (-1, total):
+        try:
+            save_ends(lane_directory, store_id, TopicEnds(dispatched, ends), channel)
+        except OSError as error:  # nothing is lost by that: the consume queues have the ends as well
+            log.warning("lane %d: the ends of its topics are not noted: %s", lane_directory.number, error.strerror)
+    return total if counted < 0 else counted
 
 
 def _sync_segment(lane_directory: LaneDirectory, start: int, channel: FileChannel) -> None:

@@ -10,8 +10,11 @@ import orjson
 import pytest
 
 import commitlog
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.quarantine import Quarantine
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.topic_ends import TopicEnds, save_ends
 from commitlog.errors import DamagedFile, ReaderError, StoreDamaged
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.topic_index import TopicIndex
@@ -34,6 +37,9 @@ def store(tmp_path: Path) -> HandMadeStore:
         next(reader)
         reader.commit()
     ReplicaFiles(made.directory).save(ReplicaState("standby", "replica", made.id, acknowledged={0: 1 << 14}))
+    lane = made.directory.lane_directory(0)
+    save_ends(lane, made.id, TopicEnds(made.lane(0).end, {"orders": 100}), DISK)
+    Quarantine(lane, made.segment_bytes, DISK).note_corruption("a segment", 1 << 40, 1 << 41, "a test's")
     TopicSchemas(made.directory).declare("typed", declared_schema("a INT"), evolve=False)
     return made
 
@@ -53,6 +59,8 @@ def test_a_bit_of_each_file_is_named_by_verify(store: HandMadeStore, subtests: p
     path = store.path
     bits = {
         path / "lanes/0/trimmed.json": (b'"before":10', b'"orders', b'"store', b'"lane":0'),
+        path / "lanes/0/ends.json": (b'"orders":1', b'"end', b'"lane":0'),
+        path / f"lanes/0/quarantine/corrupt-{1 << 40:020d}.json": (b'"offset": 1', b'"bytes'),
         path / "readers/billing.json": (b'"orders', b'"moved_ms":1', b'"kind":"pytho'),
         path / "replicas/standby.json": (b'"acknowledged', b'"0": 1'),
         path / "topics/typed/1.json": (b'"name": "a',),
@@ -78,6 +86,26 @@ def test_a_file_in_place_of_a_directory(store: HandMadeStore) -> None:
     assert all(str(store.path / name) in named for name in ("replicas", "readers", "topics/typed/1.json"))
 
 
+@pytest.mark.parametrize("place", ["topics", "topics/typed"])
+def test_a_file_in_place_of_schemas(place: str, store: HandMadeStore, tmp_path: Path) -> None:
+    """verify and backup name it; nobody takes the topic for one of bytes."""
+    path = store.path / place
+    path.rename(tmp_path / "aside")
+    path.touch()
+    named = f"{path} is no directory"
+    assert [finding for finding in verify_store(store.path).findings if finding.startswith(named)]
+    report = commitlog.backup(store.path, tmp_path / "backup")
+    assert [finding for finding in report.findings if finding.startswith(named)]
+    with pytest.raises(StoreDamaged, match="is no directory"):
+        commitlog.read_arrow(store.path, "typed")
+    with (
+        commitlog.Store.open(store.path) as running,
+        running.producer() as producer,
+        pytest.raises(StoreDamaged, match="is no directory"),
+    ):
+        producer.send("typed", b"bytes, and no row")
+
+
 def test_what_a_flipped_bit_refuses(store: HandMadeStore) -> None:
     """Readers of what the file is about; all else goes on."""
     path = store.path
@@ -88,6 +116,12 @@ def test_what_a_flipped_bit_refuses(store: HandMadeStore) -> None:
             commitlog.read_arrow(path, "orders").read_all()
         with commitlog.Store.open(path) as running, running.producer() as producer:
             producer.send("orders", b"while it is damaged").wait()
+    with (
+        flipped(path / "lanes/0/ends.json", b'"orders'),
+        commitlog.Store.open(path) as running,
+        running.producer() as producer,
+    ):
+        producer.send("new", b"while it is damaged").wait()
     with flipped(path / "readers/billing.json", b'"orders'):
         with pytest.raises(ReaderError, match=r"readers/billing\.json: .*crc32 does not match.*remove the file if"):
             commitlog.Reader(path, "orders", name="billing")
