@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Mapping
 
@@ -23,11 +24,14 @@ log = logging.getLogger(__name__)
 class Resolver:
     """Looks up queue offsets in an index.
 
-    `ago` counts from the moment at which the resolver is made, for all queues.
+    `ago` counts from the moment at which the resolver is made, for all queues. `tasks_max` is how
+    many tasks the options may ask for.
     """
 
-    def __init__(self, index: StoreIndex, options: SourceOptions, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.index, self.options = index, options
+    def __init__(
+        self, index: StoreIndex, options: SourceOptions, clock: Clock = SYSTEM_CLOCK, *, tasks_max: float = math.inf
+    ) -> None:
+        self.index, self.options, self._tasks_max = index, options, tasks_max
         self._now_ms = clock.wall_ms()
 
     def queues(self) -> dict[QueueKey, QueueRange]:
@@ -159,8 +163,19 @@ class Resolver:
         present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
         work = self.index.work(present) if present else []
         cores = len(os.sched_getaffinity(0))  # right for a local session; the cores of a cluster are not known here
+        self._check_tasks(sum(item.slice.rows for item in work))
         planned = plan(work, self.options.min_partitions, self.options.max_records, cores)
         return [self.read_plan(slices) for slices in planned]
+
+    def _check_tasks(self, rows: int) -> None:
+        """Raises OptionError where the options ask for too many tasks."""
+        least, most_rows = self.options.min_partitions or 1, self.options.max_records or rows
+        tasks = max(min(least, rows), -(-rows // max(most_rows, 1)))
+        if tasks > self._tasks_max:
+            raise OptionError(
+                f"options minPartitions, maxRecordsPerPartition: {tasks:,} parts; allowed are {self._tasks_max:,}: ask for "
+                "fewer, and larger ones"
+            )
 
     def read_plan(self, slices: tuple[Slice, ...]) -> ReadPlan:
         return self.index.plan(slices, self.options.read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -117,11 +117,14 @@ class StoreIndex(Protocol):
 class LocalIndex:
     """The index of a directory: a store of ours, or a RocketMQ store root.
 
-    Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused. It is not for several threads.
+    `on_step` is called between two steps of what may take long, and may raise to end it. Raises
+    StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused. It is not for several threads.
     """
 
-    def __init__(self, path: str | os.PathLike[str], isolation: str = "flushed") -> None:
-        self.path = os.fspath(path)
+    def __init__(
+        self, path: str | os.PathLike[str], isolation: str = "flushed", on_step: Callable[[], None] = lambda: None
+    ) -> None:
+        self.path, self._on_step = os.fspath(path), on_step
         self._view = open_view(path)
         self.index = TopicIndex(self._view, isolation)
         self._damage_warning = ""
@@ -192,12 +195,17 @@ class LocalIndex:
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
         with named_while_reading(self.path):
-            return {key: self.index.find_by_time(*key, ms) for key, ms in times.items()}
+            return {key: self._find_by_time(key, ms) for key, ms in times.items()}
+
+    def _find_by_time(self, key: QueueKey, ms: int) -> int | None:
+        self._on_step()
+        return self.index.find_by_time(*key, ms)
 
     def slices(self, ranges: Ranges) -> list[Slice]:
         found: list[Slice] = []
         with named_while_reading(self.path):
             for (topic, lane), (begin, end) in ranges.items():
+                self._on_step()
                 found += slices_of(self.index.lanes[lane], topic, begin, end)
         return found
 
@@ -223,9 +231,11 @@ class LocalIndex:
         with named_while_reading(self.path):
             for piece in own.slices:
                 for batch in SliceReader(own, piece, segments).batches(_count_rows):
+                    self._on_step()
                     yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
     def _record_bytes(self, piece: Slice) -> float:
+        self._on_step()
         if piece.walk_from >= 0:  # there are no entries
             return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
         begin, end = piece.start, piece.end

@@ -12,6 +12,7 @@ from pyarrow import flight
 
 from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, IllegalRow, ServerBusy, ServerError, refusal
 from commitlog.remote.server_errors import to_bytes
+from commitlog.serving.calls import ClientGone
 from commitlog.serving.served_store import ServedStore
 from commitlog.shm.region import base_directory
 
@@ -30,6 +31,8 @@ def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
         yield
     except flight.FlightError:
         raise
+    except ClientGone:
+        raise flight.FlightCancelledError("the client is gone") from None
     except CommitLogError as error:
         raise as_flight_error(error, stores) from None
     except OSError as error:

@@ -28,6 +28,7 @@ from commitlog.remote import requests
 from commitlog.schemas.types import stored_type
 from commitlog.serving import answers, appending, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
+from commitlog.serving.calls import call_of
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.flight_errors import Refused, told_to_client, without_paths
 from commitlog.serving.limits import Limits, check_columns, check_named, reading
@@ -79,7 +80,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         answer, access = _ACTIONS.get(action.type), _access(context)
-        with told_to_client(self._stores.values()):
+        with told_to_client(self._stores.values()), call_of(context):
             if answer is None:
                 raise IllegalArgument(f"action {action.type[:80]!r}: there is none; those are {', '.join(_ACTIONS)}")
             kind, function = answer
@@ -141,6 +142,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         client = _client(access, peer_of(context.peer()))
         with (
             told_to_client(self._stores.values()),
+            call_of(context),
             self._counted("", access),
             self.limits.actions.taken(client),
         ):
@@ -155,7 +157,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         access = _access(context)
-        with told_to_client(self._stores.values()):
+        with told_to_client(self._stores.values()), call_of(context):
             asked = _parsed(requests.RowsTicket, ticket.ticket)
             store = self.store(asked.store)
             with self._counted(store.name, access):

@@ -35,6 +35,8 @@ from commitlog.serving.limits import NAMED_MAX, check_columns
 from commitlog.serving.served_store import ServedStore, find_store
 
 COMMAND_BYTES_MAX = 1 << 20
+ENDPOINTS_MAX = 10_000
+"""Endpoints of a flight. Each takes about 1 KB of the answer."""
 _SHAPE = 'give a path [store, topic], or JSON such as {"store": "events", "subscribe": "orders"}'
 
 _NOT_HERE = """
@@ -217,7 +219,7 @@ def _plans(wanted: _Wanted, access: Access) -> list[ReadPlan]:
                 visible = ", ".join(topic for topic in present if access.covers(topic)) or "none"
                 raise UnknownTopic(f"{options.path}: there is no topic {topic!r}; topics there are: {visible}")
         chosen = _present(options.subscription, present)
-        return Resolver(index, replace(options, subscription=chosen)).batch_plans()
+        return Resolver(index, replace(options, subscription=chosen), tasks_max=ENDPOINTS_MAX).batch_plans()
 
 
 def _present(chosen: Subscription, present: list[str]) -> Subscription:

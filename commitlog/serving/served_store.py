@@ -27,6 +27,7 @@ from commitlog.reading.named_readers import Client, NamedReader, NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.store_index import RENEW_SECONDS
 from commitlog.serving.access import EVERYTHING, Access
+from commitlog.serving.calls import ClientGone, check_client
 from commitlog.serving.flush_notices import FlushNotices
 
 _ISOLATIONS = get_args(Isolation)
@@ -64,10 +65,11 @@ class ServedStore:
 
         Questions for which it `reads` the log may take long: they have an index of their own, so
         that nobody else waits for them. An index is opened anew after any error but those of what a
-        client has asked. Raises what LocalIndex does.
+        client has asked, and of clients that are gone. Raises what LocalIndex does, and ClientGone.
         """
         key = isolation, reads
         with self._locks[key]:
+            check_client()  # it may have waited for long
             index, version = self._indexes.pop(key) if key in self._indexes else self._opened(isolation)
             try:
                 if index.refresh() or not version:
@@ -78,7 +80,7 @@ class ServedStore:
                 raise
             try:
                 yield index, version
-            except (ReaderError, IllegalArgument):
+            except (ReaderError, IllegalArgument, ClientGone):
                 self._indexes[key] = index, version
                 raise
             except BaseException:
@@ -87,7 +89,7 @@ class ServedStore:
             self._indexes[key] = index, version
 
     def _opened(self, isolation: Isolation) -> tuple[LocalIndex, str]:
-        return LocalIndex(self.path, isolation), ""
+        return LocalIndex(self.path, isolation, check_client), ""
 
     # ---- names of readers -----------------------------------------------------------------------
 

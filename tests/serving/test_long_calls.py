@@ -1,0 +1,82 @@
+"""Calls that take long: what is too much is refused, and work for a client that is gone ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+import pytest
+from pyarrow import flight
+
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.serving import flights
+from commitlog.serving.flight_server import FlightServer
+from commitlog.serving.served_store import ServedStore
+from tests.builders.hand_made import HandMadeStore, small_store
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_segments_mapped")
+TOPICS = tuple(f"t{number}" for number in range(300))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HandMadeStore:
+    """Many queues, with two messages each."""
+    return small_store(tmp_path / "store", 2, 1, TOPICS)
+
+
+@pytest.fixture
+def server(store: HandMadeStore) -> Iterator[FlightServer]:
+    served = ServedStore("store", store.path)
+    with FlightServer("grpc://127.0.0.1:0", {"store": served}) as running, closing(served):
+        yield running
+
+
+def _command(options: dict[str, str]) -> bytes:
+    return orjson.dumps({"subscribe": ",".join(TOPICS), **options})
+
+
+TIMES = orjson.dumps({"store": "store", "times": [(name, 0, 1) for name in TOPICS]})
+CALLS = {
+    "find_by_times": f"list(client.do_action(flight.Action('find_by_times', {TIMES!r})))",
+    "a plan": f"client.get_flight_info(flight.FlightDescriptor.for_command({_command({'startingTimestamp': '1'})!r}))",
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_work_for_a_client_that_is_gone_ends(server: FlightServer, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits any more for what takes seconds, and the index is free for others."""
+    looked, place = list[str](), f"grpc://127.0.0.1:{server.port}"
+
+    def find_slowly(_: TopicIndex, topic: str, _lane: int, _ms: int) -> int:
+        looked.append(topic)
+        threading.Event().wait(0.05)  # a slow disk
+        return 0
+
+    monkeypatch.setattr(TopicIndex, "find_by_time", find_slowly)
+    program = f"from pyarrow import flight; client = flight.connect('{place}'); {CALLS[kind]}"
+    with subprocess.Popen([sys.executable, "-c", program]) as killed:
+        wait_until(lambda: bool(looked), "the server works for the client")
+        killed.kill()
+    wait_until(lambda: bool(server.traffic.by_store()), "the call ends")
+    assert len(looked) < len(TOPICS)
+    with flight.connect(place) as client:
+        assert list(client.do_action(flight.Action("look", b'{"store": "store"}')))
+
+
+@pytest.mark.parametrize("options", [{"minPartitions": "99"}, {"maxRecordsPerPartition": "1"}])
+def test_many_endpoints_are_refused(
+    server: FlightServer, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes memory here and in the answer: a large topic has as many as it has messages."""
+    monkeypatch.setattr(flights, "ENDPOINTS_MAX", 10)
+    with (
+        flight.connect(f"grpc://127.0.0.1:{server.port}") as client,
+        pytest.raises(flight.FlightServerError, match=r"minPartitions, .*: (99|600) parts; allowed are 10"),
+    ):
+        client.get_flight_info(flight.FlightDescriptor.for_command(_command(options)))
