@@ -556,5 +556,5 @@ _TAKING_TOKENS = frozenset(
 """The calls that hold the token in a local variable `token`."""
 
 if core is not None:  # the core's `send` is that of Appender: it calls `_send` for what is unusual
-    Producer._send = Producer.send  # type: ignore[attr-defined]
+    Producer._send = Producer.send  # type: ignore[attr-defined]  # noqa: SLF001
     del Producer.send

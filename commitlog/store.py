@@ -110,7 +110,7 @@ class Store:
         settings = load_config(config)
         opened = _opened_here(directory.path)
         if opened is not None:
-            if reuse and (config is None or settings == opened._config):
+            if reuse and (config is None or settings == opened._config):  # noqa: SLF001
                 return opened
             raise StoreRunning(_text_of_opened(opened, reuse))
         return cls._start(directory, settings)
@@ -149,7 +149,7 @@ class Store:
             process.stdout.close()
             raise
         store = cls.__new__(cls)
-        store._begin(directory.path, process, ready, settings)
+        store._begin(directory.path, process, ready, settings)  # noqa: SLF001
         return store
 
     def _listen(self) -> None:
@@ -178,7 +178,7 @@ class Store:
         from commitlog.producer import Producer
 
         producer = Producer(self.path)
-        for other in [other for other in self._producers if other._closed]:  # its mapping of the pool goes with it
+        for other in [other for other in self._producers if other._closed]:  # its mapping of the pool goes with it  # noqa: SLF001
             with contextlib.suppress(ValueError):  # another thread makes a producer too
                 self._producers.remove(other)
         self._producers.append(producer)
@@ -349,7 +349,7 @@ def drain(path: str | os.PathLike[str], config: Mapping[str, Any]) -> StopReport
     This is the one start that a superseded store allows: no producer comes to it. Raises what
     `Store.open` and `Store.close` raise.
     """
-    return Store._start(StoreDirectory(path), load_config(config), only_drains=True).close()
+    return Store._start(StoreDirectory(path), load_config(config), only_drains=True).close()  # noqa: SLF001
 
 
 def _drain_seconds(config: Config) -> float:
@@ -363,7 +363,7 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 def _opened_here(path: Path) -> Store | None:
     """The object of this process that has the store open, if there is one."""
     for store in list(_STORES):
-        pipe = store._process.stdin
+        pipe = store._process.stdin  # noqa: SLF001
         if pipe is not None and not pipe.closed and store.running and store.path.resolve() == path.resolve():
             return store
     return None
@@ -388,8 +388,8 @@ def _let_go_in_child() -> None:
     held.
     """
     for store in list(_STORES):
-        store._forked = True
-        for pipe in (store._process.stdin, store._process.stdout):
+        store._forked = True  # noqa: SLF001
+        for pipe in (store._process.stdin, store._process.stdout):  # noqa: SLF001
             if isinstance(pipe, io.BufferedWriter | io.BufferedReader) and not pipe.closed:
                 pipe.raw.close()
     _STORES.clear()

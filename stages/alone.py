@@ -108,7 +108,7 @@ class Alone:
     @staticmethod
     def _end(stage: BaseStage) -> None:
         stage.on_stop()
-        stage._close()
+        stage.let_go()
 
     def _run_to_end(self, name: str) -> None:
         """Makes a stage, lets it do all its work, and ends it."""

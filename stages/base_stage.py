@@ -245,7 +245,7 @@ class BaseStage(ABC):
         self._drain()
         self._check_place()
         self.on_stop()
-        self._close()
+        self.let_go()
 
     def _reload(self) -> None:
         """Takes the configuration that the supervisor has put into `store.json`."""
@@ -417,14 +417,14 @@ class BaseStage(ABC):
         and the next start of the store continues with it. Raises StoreMoved.
         """
         if not self.control.is_at(self.directory.path):
-            self._close()
+            self.let_go()
             raise store_moved(self.directory.path, self.pool)
 
     def _is_orphan(self) -> bool:
         """Whether the supervisor is dead: it holds the store's lock for its whole life."""
         return not is_running(self.directory, self.pool)
 
-    def _close(self) -> None:
+    def let_go(self) -> None:
         self.stage_row[Stage.PID] = 0
         self.stage_row[Stage.SLEEP] += 2
         self._bell.close()

@@ -323,15 +323,18 @@ class Attachment:
         self.close_sockets()
         self.control.close()
 
+    def leave_to_parent(self) -> None:
+        """Makes this the copy in a forked child, which touches nothing of its parent's."""
+        self.forked, self._lane = True, None
+        self._sockets.abandon()
+
 
 _ATTACHMENTS: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
     for attachment in list(_ATTACHMENTS):
-        attachment.forked = True
-        attachment._lane = None
-        attachment._sockets.abandon()
+        attachment.leave_to_parent()
     _ATTACHMENTS.clear()
 
 

@@ -30,13 +30,13 @@ def bind(encoder: RecordEncoder, topic: bytes) -> tuple[BoundEncoder, int]:
     take, and `encode_properties` must have made the property string. Raises IllegalTopic.
     """
     overhead = encoder.size(topic, b"", b"")  # makes it learn the topic, which is then taken from it
-    plain, topic_part, magic, queue = encoder._tail, encoder._topic_part, encoder._magic, encoder._queue
-    sys_flag, born_host, store_host = encoder._sys_flag, encoder._born, encoder._store
+    plain, topic_part, magic, queue = encoder._tail, encoder._topic_part, encoder._magic, encoder._queue  # noqa: SLF001
+    sys_flag, born_host, store_host = encoder._sys_flag, encoder._born, encoder._store  # noqa: SLF001
     pack_times = head_struct(
         encoder.host_flags, start="sys_flag", stop="body_bytes", raw=("sys_flag",), zero=_ZERO
     ).pack
     pack = head_struct(encoder.host_flags, raw=("magic", "queue_id", "flag", *_FROM_SYS_FLAG)).pack
-    pack_length, crc_bytes = I16.pack, encoder._crc_bytes
+    pack_length, crc_bytes = I16.pack, encoder._crc_bytes  # noqa: SLF001
     mask, crc_of, join = CRC_MASK, crc32, b"".join
     low, middle, high = crc_property_parts() if encoder.append_crc else ([], [], [])
     at, times = -1, b""

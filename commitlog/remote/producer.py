@@ -146,7 +146,7 @@ class RemoteProducer:
     def at(cls, address: Address) -> Self:
         """One for an address that is known already. Private. Raises what making one raises."""
         made = cls.__new__(cls)
-        made._open(address)
+        made._open(address)  # noqa: SLF001
         return made
 
     def _open(self, address: Address) -> None:

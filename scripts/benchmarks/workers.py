@@ -36,15 +36,16 @@ class Workers:
             process.stdin.flush()
 
     def answers(self) -> list[dict[str, Any]]:
-        return [orjson.loads(self._line(process)) for process in self.processes]
+        return [orjson.loads(line_of(process)) for process in self.processes]
 
-    @staticmethod
-    def _line(process: subprocess.Popen[bytes]) -> bytes:
-        assert process.stdout
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a worker ended with {process.wait()}")
-        return line
+
+def line_of(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line that a worker says. Raises RuntimeError if it has ended."""
+    assert process.stdout
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"a worker ended with {process.wait()}")
+    return line
 
 
 @contextlib.contextmanager
@@ -65,7 +66,7 @@ def workers(jobs: list[dict[str, Any]], environment: Mapping[str, str] | None = 
             process.stdin.write(orjson.dumps(job) + b"\n")
             process.stdin.flush()
         for process in processes:
-            Workers._line(process)
+            line_of(process)
         yield Workers(processes)
     except BaseException:  # nobody waits for their answers
         for process in processes:

@@ -91,7 +91,7 @@ class Bench:
                 getattr(stage, held).close()
         if "_syncs" in vars(stage):
             stage._syncs.shutdown()
-        stage._close()
+        stage.let_go()
         assert lanes == before
         lanes.release()
 
@@ -140,7 +140,7 @@ class Bench:
                 stage._poll = lambda milliseconds: self.clock.step(milliseconds / 1000)
                 stage._drain()
                 stage.on_stop()
-                stage._close()
+                stage.let_go()
         report = close_store(self.supervisor.directory, self.supervisor.facts, self.control, self.supervisor.channel)
         self._let_go()
         return report

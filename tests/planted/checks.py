@@ -152,7 +152,7 @@ def one_of_each_stage(build: Build, path: Path) -> None:
                 second = bench.start(name)
             except StageFailed:
                 continue
-            second._close()
+            second.let_go()
             bench.stages[name] = first
             raise AssertionError(f"two of {name} work on one store")
 

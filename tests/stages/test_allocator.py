@@ -29,7 +29,7 @@ def allocator(store: IdleStore, channel: FileChannel = DISK, clock: Clock | None
         yield service
     finally:
         service.on_stop()
-        service._close()
+        service.let_go()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def flusher(tmp_path: Path, shm_root: Path, **knobs: Any) -> Iterator[tuple[Flus
             yield service, store, clock
         finally:
             service.on_stop()
-            service._close()
+            service.let_go()
 
 
 def test_timed_syncs_once_in_an_interval(tmp_path: Path, shm_root: Path) -> None:
