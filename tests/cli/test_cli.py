@@ -76,43 +76,66 @@ def test_little_is_loaded_before_an_interrupt_is_caught() -> None:
     assert {"typing", "re", "pathlib", "dataclasses", "commitlog.errors", "typer", "numpy"}.isdisjoint(loaded)
 
 
-def test_commands_work_beside_each_other_on_a_live_store(tmp_path: Path, config: Path) -> None:
-    """run, produce, cat and stat at the same time, then cat and stat on the stopped store.
-
-    Then destroy.
-    """
-    store = tmp_path / "store"
-    with running(store, config) as process:
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store that `commitlog run` keeps; `commitlog produce` has sent five lines to it."""
+    directory = tmp_path_factory.mktemp("live")
+    (directory / "small.toml").write_text(SMALL)
+    store = directory / "store"
+    with running(store, directory / "small.toml"):
         done = run_process("produce", store, "lines", "--key", "k", given=b"one\ntwo\n\xff\n\nlast")
-        assert done.returncode == 0
-        assert b"5 messages" in done.stderr
-        assert run("cat", store).stdout == b"one\ntwo\n\xff\n\nlast\n"
-        facts = orjson.loads(run("stat", store, "--json").stdout)
-        assert facts["running"] is True
-        assert facts["core"] == native.description
-        assert f"core here: {native.description}" in run("stat", store).stdout.decode().splitlines()
-        assert f", core: {native.description}" in (store / "logs" / "flusher.log").read_text().splitlines()[0]
-        assert facts["lanes"][0]["topics"] == {"lines": [0, 5]}
-        assert {stage["stage"] for stage in facts["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
-        assert b"StoreRunning" in run("run", store).stderr
-        assert run("destroy", store, "--yes").returncode == 1
+        assert (done.returncode, b"5 messages" in done.stderr) == (0, True)
+        yield store
+
+
+def test_cat_of_a_store_that_runs(live: Path) -> None:
+    assert run("cat", live).stdout == b"one\ntwo\n\xff\n\nlast\n"
+
+
+def test_cat_as_json(live: Path) -> None:
+    """A value that is no text is base64."""
+    rows = [orjson.loads(row) for row in run("cat", live, "--format", "json", "--from", "last 3").stdout.splitlines()]
+    found = [(row["offset"], row["key"], row.get("value", row.get("value_base64"))) for row in rows]
+    assert found == [(2, "k", "/w=="), (3, "k", ""), (4, "k", "last")]
+
+
+def test_stat_of_a_store_that_runs(live: Path) -> None:
+    facts = orjson.loads(run("stat", live, "--json").stdout)
+    assert facts["running"] is True
+    assert facts["lanes"][0]["topics"] == {"lines": [0, 5]}
+    assert {stage["stage"] for stage in facts["stages"]} == {"committer", "flusher", "allocator", "dispatcher"}
+
+
+def test_which_core_runs_is_said(live: Path) -> None:
+    """By `stat`, and in the log of a stage."""
+    assert orjson.loads(run("stat", live, "--json").stdout)["core"] == native.description
+    assert f"core here: {native.description}" in run("stat", live).stdout.decode().splitlines()
+    assert f", core: {native.description}" in (live / "logs" / "flusher.log").read_text().splitlines()[0]
+
+
+def test_a_store_that_runs_is_not_run_again_nor_destroyed(live: Path) -> None:
+    assert b"StoreRunning" in run("run", live).stderr
+    assert run("destroy", live, "--yes").returncode == 1
+    assert (live / "store.json").exists()
+
+
+def test_run_that_is_interrupted_ends_well(tmp_path: Path, config: Path) -> None:
+    """Then the store is stopped, which is no error for `stat`."""
+    with running(tmp_path / "store", config) as process:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-    rows = [
-        orjson.loads(line) for line in run("cat", store, "--format", "json", "--from", "last 3").stdout.splitlines()
-    ]
-    assert [row.get("value", row.get("value_base64")) for row in rows] == ["/w==", "", "last"]
-    assert [row["offset"] for row in rows] == [2, 3, 4]
-    assert {row["key"] for row in rows} == {"k"}
-    assert orjson.loads(run("stat", store, "--json").stdout)["running"] is False
-    assert run("stat", store).returncode == 0
-    assert run("destroy", store, given=b"n\n").returncode == 1
-    unanswered = run("destroy", store, given=b"")
-    assert unanswered.returncode == 2
-    assert b"--yes" in unanswered.stderr
-    assert store.exists()
-    assert run("destroy", store, "--yes").returncode == 0
-    assert not store.exists()
+    done = run("stat", tmp_path / "store", "--json")
+    assert (done.returncode, orjson.loads(done.stdout)["running"]) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "code", "stays"), [([], b"n\n", 1, True), ([], b"", 2, True), (["--yes"], b"", 0, False)]
+)
+def test_destroy_asks(store: HandMadeStore, options: list[str], given: bytes, code: int, stays: bool) -> None:
+    """Without an answer it says which option stands for one."""
+    done = run("destroy", store.path, *options, given=given)
+    assert (done.returncode, store.path.exists()) == (code, stays)
+    assert (b"--yes" in done.stderr) == (code == 2)
 
 
 def test_stat_of_a_killed_store_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
@@ -320,6 +343,7 @@ def test_a_line_that_is_too_large_stops_by_name_and_keeps_what_came_before(rest:
 def test_every_command_is_in_the_readme_and_has_help() -> None:
     """What there is, a newcomer finds."""
     text = README.read_text()
+    assert len(COMMANDS) > 25
     for command in COMMANDS:
         assert re.search(rf"commitlog {command}\b", text), f"README does not mention `commitlog {command}`"
         done = CliRunner().invoke(app, [command, "--help"])

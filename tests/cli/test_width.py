@@ -17,6 +17,9 @@ import commitlog
 from tests.command_line import run
 from tests.nightly import with_nightly
 
+ERASE = "\x1b[K"
+"""What tells a terminal to erase the rest of the line."""
+
 
 def on_terminal(*words: object) -> list[str]:
     """The lines of a command on a terminal of 80x24."""
@@ -37,6 +40,11 @@ def on_terminal(*words: object) -> list[str]:
             os.close(ours)
     assert process.returncode == 0
     return shown.decode().splitlines()
+
+
+def widest(shown: list[str]) -> int:
+    """The columns of the widest line. A path alone stays whole; to erase a line takes no column."""
+    return max(len(line.replace(ERASE, "")) for line in shown if " " in line.strip())
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +73,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_lines_fit_the_terminal(store: Path, command: tuple[str, ...]) -> None:
     shown = on_terminal(command[0], store, *command[1:])
-    assert max(len(line) for line in shown if " " in line.strip()) <= 80  # a path alone stays whole
+    assert widest(shown) <= 80
     if command[0] not in ("logs", "top"):  # its numbers differ each time
         whole = run(command[0], store, *command[1:]).stdout.decode()
         assert len(whole.splitlines()) <= len(shown), "a pipe gets each line whole"
@@ -78,8 +86,8 @@ def test_lines_fit_the_terminal(store: Path, command: tuple[str, ...]) -> None:
 def test_a_backup_erases_its_progress(store: Path, tmp_path: Path) -> None:
     """The line that it writes again and again, before the report."""
     shown = on_terminal("backup", store, tmp_path / "backup")
-    assert max(len(line) for line in shown if " " in line.strip()) <= 80
-    assert any(line.startswith("\x1b[K") for line in shown)
+    assert widest(shown) <= 80
+    assert any(line.startswith(ERASE) for line in shown)
 
 
 def test_one_is_not_many(store: Path) -> None:

@@ -50,19 +50,24 @@ def sending(store: commitlog.Store) -> Iterator[list[bytes]]:
 
 
 def killed_many_times(path: Path, kafka: Broker, kills: int) -> None:
-    """Kills the forwarder at any time of its life, while messages come."""
+    """Kills the forwarder anywhere in a transaction, or (each fifth time) while it starts."""
     name, chance = kafka.new_name(), random.Random(kills)
     with commitlog.Store.open(path) as store:
         with sending(store) as sent:
-            for _ in range(kills):
+            for number in range(kills):
                 with forwarding(path, kafka.url, "--topic-map", f"orders={name}") as process:
-                    if chance.random() < 0.8:  # else while it starts
+                    if number % 5 < 4:
                         wait_until(partial(_forwards, path, process.pid), "it forwards")
+                    until = len(sent) + chance.randrange(3_000)
+                    wait_until(partial(_has, sent, until), "messages come")
                     assert process.poll() is None
-                    threading.Event().wait(chance.random() * 0.3)  # anywhere in a transaction
         forward(path, kafka.url, topic_map=[f"orders={name}"])
     assert kafka.values(name) == {0: sent}
     assert len(kafka.read(name, "read_uncommitted")[0]) >= len(sent)
+
+
+def _has(sent: list[bytes], count: int) -> bool:
+    return len(sent) >= count
 
 
 def _forwards(path: Path, pid: int) -> bool:

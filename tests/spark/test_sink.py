@@ -222,12 +222,10 @@ def test_no_lane_within_the_limit(spark: SparkSession, store: commitlog.Store) -
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
     with commitlog.Producer(store.path), commitlog.Producer(store.path):
         write(frame.where("value = 'x'"), store, topic="t")
-        began = time.monotonic()
         with pytest.raises(
             PySparkException, match=r"NoFreeLane: option maxLaneWait: no lane within 0\.3 s: .*coalesce"
         ):
             write(frame, store, topic="t", maxLaneWait="300ms")
-        assert time.monotonic() - began > 0.3
     assert values(store) == []
 
 
