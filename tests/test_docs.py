@@ -155,6 +155,18 @@ def test_what_a_reload_does_is_documented() -> None:
     assert {name for name in documented if "." not in name} == {field.name for field in dataclasses.fields(Config)}
 
 
+def test_there_is_much_to_look_at() -> None:
+    """Links, knobs, commands and paths: other tests of pages would pass where there are none."""
+    codes = [code for page in PAGES for code in inline(page)]
+    assert sum(len(_LINK.findall(BLOCK.sub("", page.read_text()))) for page in PAGES) > 100
+    assert sum(len(_KNOB.findall(code)) for code in codes) > 70
+    assert sum(code.startswith("commitlog ") for code in codes) > 100
+    assert (
+        sum(re.fullmatch(r"(docs|configs|scripts|tests|commitlog|stages)/.+", code) is not None for code in codes) > 100
+    )
+    assert len(list(command_lines())) > 40
+
+
 def slug(heading: str) -> str:
     """The anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")

@@ -20,6 +20,7 @@ CODES = (*FAULT_BY_ERRNO, errno.EACCES, 99999)
 
 
 def test_a_disk_error_names_the_errno_once_and_the_way_out() -> None:
+    assert len(CODES) > 10
     for code in CODES:
         text = str(disk_error(code, "lane 0: writing"))
         name = errno.errorcode.get(code, str(code))

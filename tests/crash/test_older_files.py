@@ -126,6 +126,7 @@ def test_older_files_than_the_buffers_are_refused(tmp_path: Path, subtests: pyte
     newer = tmp_path / "newer"
     shutil.copytree(case.path / "lanes/0", newer)
     everything = ("commitlog", "positions", "consumequeue")
+    assert len(case.copies) == 3
     for at, copy in case.copies.items():
         for names in (("commitlog",), everything):
             with subtests.test(copied_at=at, names=names):

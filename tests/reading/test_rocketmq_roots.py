@@ -109,6 +109,7 @@ def test_each_queue_by_itself(store: VectorStore, tmp_path: Path) -> None:
     by_topic = defaultdict(list)
     for line in in_queues(store):
         by_topic[line["topic"]].append(line)
+    assert by_topic
     for topic, lines in by_topic.items():
         assert list(map(as_expected, read(root, topic))) == list(map(expected_of, lines))
         ends = {

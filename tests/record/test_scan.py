@@ -80,6 +80,7 @@ def test_records_with_and_without_the_whole_record_crc(field: str) -> None:
     A flipped bit is found in both kinds by the CRC that covers it, as `decode` finds it.
     """
     data, starts = mixed_crc_log()
+    assert len(starts) == 60
     for number, start in enumerate(starts):
         end = [*starts, len(data)][number + 1]
         at = {"body": 88, "BODYCRC": 9, "STORETIMESTAMP": 63, "topic": 90 + number}.get(field, end - start - 5)

@@ -170,6 +170,7 @@ def test_consume_queues_rebuilt(store: VectorStore, tmp_path: Path) -> None:
                 opened[topic, number].place(
                     table.queue_offsets[some], table.physical_offsets[some], table.sizes[some], table.tags_codes[some]
                 )
+        assert opened
         for key, queue in opened.items():
             first = queue.first()
             rows = queue.entries(first, queue.end() - first).tolist()

@@ -98,7 +98,9 @@ def test_a_rejoin_that_was_killed_while_it_drains_the_pool(scene: Scene, most: i
     """The old primary never starts in between, and no producer comes to it."""
     with promoted(scene) as new:
         common = values_of(scene.primary)
-        for point in draining_points(scene, new, most):
+        points = list(draining_points(scene, new, most))
+        assert points
+        for point in points:
             path = shutil.copytree(scene.primary, scene.path / f"killed-{point}")
             surplus = leave_pool(scene, path)
             mark_superseded(StoreDirectory(path), 1, "copy")

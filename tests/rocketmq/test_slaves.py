@@ -154,6 +154,7 @@ def test_a_slave_begins_where_retention_has_cut(tmp_path: Path) -> None:
 
         begin = wait_until(first)
         with slaves(tmp_path, slave_port(store.path)) as started:
+            assert len(started) == len(POMS)
             for slave in started:
                 slave.follow(end)
                 check(slave, store.path / "lanes" / "0", begin, end)

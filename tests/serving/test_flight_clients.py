@@ -138,7 +138,9 @@ def test_polars_and_duckdb_take_the_stream(store: HandMadeStore, client: flight.
 def test_a_rocketmq_root(tmp_path: Path, client: flight.FlightClient) -> None:
     written = load("v1_basic")
     root = written.unpack(tmp_path / "root")
-    for topic in {entry["topic"] for entry in written.queue_entries}:
+    topics = {entry["topic"] for entry in written.queue_entries}
+    assert len(topics) == 6
+    for topic in topics:
         descriptor = flight.FlightDescriptor.for_path(name_of(root), topic)
         assert table_of(client, descriptor).equals(commitlog.read_arrow(root, topic).read_all())
 

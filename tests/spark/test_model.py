@@ -219,6 +219,7 @@ def test_batches_in_a_session(spark: SparkSession, count: int) -> None:
         cases.append((kind, options))
 
     collect()
+    assert len(cases) == count
     for kind, options in cases:
         made = _made[kind]
         wanted = made.model.rows(options)

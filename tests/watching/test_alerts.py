@@ -47,6 +47,7 @@ def test_each_expression_asks_for_what_is_there(tmp_path: Path) -> None:
     """Names, labels, and the values that labels have, in a scrape of a store that has it all."""
     scrape = full_scrape(tmp_path)
     labels = scrape.labels()
+    assert len(EXPRESSIONS) > 50
     for title, expression in EXPRESSIONS:
         for selector in selectors(expression):
             assert selector.name in labels, f"{title}: there is no {selector.name}"
@@ -105,12 +106,15 @@ def test_the_dashboard_is_whole() -> None:
 
 def test_what_comes_and_goes_is_seen() -> None:
     """A line between points shows no value that is there at one time only, and hides equal ones."""
+    seen = 0
     for panel in DASHBOARD["panels"]:
         expressions = " ".join(target["expr"] for target in panel.get("targets", ()))
         if panel["type"] == "timeseries" and re.search(r"> 0|_fault\b|_reasons\b|_warning\b", expressions):
             drawn = panel["fieldConfig"]["defaults"]["custom"]
             is_bars = drawn["drawStyle"] == "bars" and drawn["stacking"]["mode"] == "normal"
             assert is_bars or drawn["showPoints"] == "auto", panel["title"]
+            seen += 1
+    assert seen
 
 
 def test_the_files_are_in_the_package() -> None:

@@ -140,6 +140,7 @@ def test_many_processes_on_a_small_machine_have_enough_to_work(
 ) -> None:
     monkeypatch.setattr(servers, "memory_limit", lambda: 256 * MIB)
     with server_of([store.path], processes=2) as server:
+        assert len(server.ports) == 2
         for port in server.ports:
             with flight.connect(f"grpc://127.0.0.1:{port}") as client:
                 assert list(client.do_action(flight.Action("stores", b"{}")))
