@@ -23,6 +23,7 @@ from commitlog.disk.locks import stage_at
 from commitlog.disk.quarantine import Cut
 from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.replica_mark import ReplicaMark, mark_superseded
+from commitlog.disk.replication_troubles import ReplicationTroubles
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.disk.trim_request import TrimRequest
@@ -62,6 +63,7 @@ PARTS = {
 """What stands for a placeholder in a name; a name otherwise."""
 PASSING = {
     "trim.json",
+    "replication.json",
     "incomplete-backup.json",
     "locks/trim",
     "logs/<stage>.log.<number>",
@@ -218,7 +220,7 @@ def small_files() -> dict[str, re.Pattern[str]]:
 def test_the_fields_of_small_files(places: dict[str, set[str]]) -> None:
     """No file has a field that the page does not have.
 
-    Each kind of file was seen, but for the one that is there for a moment.
+    Each kind of file was seen, but for those that are there for a moment.
     """
     seen, wrong = set(), []
     for place, names in places.items():
@@ -234,7 +236,7 @@ def test_the_fields_of_small_files(places: dict[str, set[str]]) -> None:
             else:
                 assert not name.endswith(".json"), name
     assert not wrong
-    assert small_files().keys() - seen == {"trim.json"}
+    assert small_files().keys() - seen == {"trim.json", "replication.json"}
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,7 @@ def test_the_fields_of_small_files(places: dict[str, set[str]]) -> None:
         ("store.json", StoreFacts, {"format"}),
         ("trim.json", TrimRequest, set()),
         ("replicas/NAME.json", ReplicaState, set()),
+        ("replication.json", ReplicationTroubles, set()),
         ("forwarders/NAME.json", ForwarderStatistics, set()),
         ("servers/ID.json", ServerStatistics, set()),
         ("replica.json", ReplicaMark, set()),
