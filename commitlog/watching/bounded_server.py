@@ -1,6 +1,6 @@
 """A small HTTP server that no client can fill up: places for connections, and time for requests.
 
-Whoever says nothing holds a place only for as long as nobody else needs it.
+Whoever says nothing, or takes no answer, holds a place only for as long as nobody else needs it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from socket import SHUT_RDWR
 from typing import Any
 
 CONNECTIONS_MAX = 32
-"""Connections at the same time, a thread each. Where all have asked something, more are closed."""
+"""Connections at the same time, a thread each. Where all wait for an answer, more are closed."""
 REQUEST_SECONDS = 20
 """How long a client may be silent while it asks, and while it takes an answer."""
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Takes CONNECTIONS_MAX connections. For one more, the one that is silent the longest ends."""
+    """Takes CONNECTIONS_MAX connections. For one more, the one that is silent the longest ends.
+
+    One is silent until it has asked something, and again as soon as its answer begins.
+    """
 
     daemon_threads = True
     block_on_close = False  # a client that waits must not keep the end waiting
@@ -28,7 +31,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._open: set[Any] = set()
         self._silent: dict[Any, None] = {}
-        """Connections whose request is not there yet, the oldest first."""
+        """Connections whose request is not there yet, or whose answer is, the oldest first."""
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -67,7 +70,7 @@ class BoundedServer(ThreadingHTTPServer):
             self._silent.pop(request, None)
 
     def answering(self, request: Any, *, ends: bool = False) -> None:
-        """Says that a connection has asked something, or, with `ends`, that it has its answer."""
+        """Says that a connection has asked something, or, with `ends`, that its answer is there."""
         with self._lock:
             self._silent.pop(request, None)
             if ends and request in self._open:
@@ -96,6 +99,11 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.answer()
         finally:
             self.server.answering(self.connection, ends=True)
+
+    def flush_headers(self) -> None:
+        """Begins the answer. From now on it is for the client to go on."""
+        self.server.answering(self.connection, ends=True)
+        super().flush_headers()
 
     def answer(self) -> None:
         """Answers one request."""
