@@ -136,7 +136,12 @@ def test_knobs_are_there(page: Path) -> None:
 
     A TOML block loads.
     """
-    others = {"store.json", *(f"producer.{name}" for name in dir(Producer)), *(f"store.{name}" for name in dir(Store))}
+    others = {
+        "store.json",
+        "replication.json",
+        *(f"producer.{name}" for name in dir(Producer)),
+        *(f"store.{name}" for name in dir(Store)),
+    }
     others |= {f"retention.{field.name}" for field in dataclasses.fields(RetentionStatistics)}
     for code in inline(page):
         for section, name in _KNOB.findall(code):
