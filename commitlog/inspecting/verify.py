@@ -291,9 +291,8 @@ class _Check:
         for _, note in corruption_notes(lane_directory, self.channel):
             try:
                 read_corruption_note(note, self.channel)
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                reason = f"unreadable: {note}: {error}; it says how much of the log is damaged: put the note back"
-                self._add_finding(note, 0, reason)
+            except (DamagedFile, OSError) as error:
+                self._add_finding(note, 0, f"unreadable: {error}")
 
     def _check_ends(self, end: int) -> None:
         """Reports queues that name a record past the log's end."""
