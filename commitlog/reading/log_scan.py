@@ -163,24 +163,16 @@ class LogScan:
         """The table up to the first record that seems to have lost its whole-record CRC to damage.
 
         A record may have no such CRC, because it is an option. But where the bytes of the CRC are
-        damaged, nothing else covers the properties. So a record without CRC that ends in a zero
-        byte is taken for torn. And in a log whose records have CRCs, the properties of a record
-        without one (which RocketMQ may have added) must be in good order.
+        damaged, nothing else covers the properties. So in a log whose records have CRCs, the
+        properties of a record without one (which RocketMQ may have added) must be in good order.
         """
-        if not self.check_crc or not len(table):
-            return table
-        without = np.flatnonzero(~table.has_crc & (table.properties_sizes > 0))
-        if not len(without):
+        if not self.check_crc or not self._expects_crc:
             return table
         ends = table.positions + table.sizes
-        doubtful = without[gather(np.frombuffer(mapped, np.uint8), "u1", ends[without] - 1) == 0]
-        if self._expects_crc:
-            for index in without.tolist():
-                start = int(table.properties_positions[index])
-                if not _in_good_order(mapped[start : int(ends[index])]):
-                    doubtful = np.append(doubtful, index)
-                    break
-        return _shortened(table, int(doubtful.min())) if len(doubtful) else table
+        for index in np.flatnonzero(~table.has_crc & (table.properties_sizes > 0)).tolist():
+            if not _in_good_order(mapped[int(table.properties_positions[index]) : int(ends[index])]):
+                return _shortened(table, index)
+        return table
 
     def _samples_have_crc(self) -> bool:
         """Whether records of this log end with the whole-record CRC, judged by a few of them."""

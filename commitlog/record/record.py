@@ -376,11 +376,12 @@ def _decode_tail(view: memoryview, at: int, end: int, magic: int) -> tuple[str, 
 def _record_crc_holds(record: memoryview, properties: bytes, required: bool) -> bool:
     """Whether a record has the whole-record CRC and it holds.
 
-    It covers the body's CRC, which then holds too.
+    It covers the body's CRC, which then holds too. No record ends in a zero: if one does, its CRC
+    was lost with the end of its properties.
     """
     digits = stored_digits(properties)
     if digits is None:
-        if required:
+        if required or properties[-1:] == b"\0":
             raise _Fault("the whole-record CRC is missing")
         return False
     return digits_of(crc32(record[:-CRC_PROPERTY_BYTES]) & CRC_MASK) == digits

@@ -336,7 +336,7 @@ class RecordGatherer:
         """Which records have correct CRCs.
 
         The whole-record CRC covers the body and BODYCRC. If it is correct, the CRC of the body is
-        not computed.
+        not computed. A record that ends in a zero has lost its whole-record CRC.
         """
         good: Mask = columns["has_crc"].copy()
         index = slice(None) if good.all() else np.flatnonzero(good)
@@ -349,6 +349,8 @@ class RecordGatherer:
         if len(index) and not self.require_crc:
             crcs = crcs_of(self.view, columns["body_positions"][index], columns["body_sizes"][index])
             good[index] = crcs == columns["body_crcs"][index]
+            ends = columns["positions"][index] + columns["sizes"][index]
+            good[index] &= (columns["properties_sizes"][index] == 0) | (self.gather("u1", ends - 1) != 0)
         return good
 
     def _has_crc(self, columns: Columns) -> Mask:

@@ -147,3 +147,12 @@ def test_lost_crc_property() -> None:
     data = apply(LOG.data, ("flip", LOG.ends[1] - CRC_PROPERTY_BYTES, 1))
     assert len(scan(data, 0, LOG.ends[1], BUFFER_START, LANE, check_crc=True)) == 1
     assert len(scan(data, 0, LOG.ends[1], BUFFER_START, LANE, check_crc=True, require_crc=True)) == 0
+
+
+@pytest.mark.parametrize("lost", [1, 8, CRC_PROPERTY_BYTES])
+def test_an_end_that_was_zeroed_is_damage(lost: int) -> None:
+    """The last bytes of a record read as zeros: nothing else covers its headers."""
+    data = LOG.data[: LOG.ends[1] - lost] + bytes(lost) + LOG.data[LOG.ends[1] :]
+    table = scan(data, 0, len(data), BUFFER_START, LANE, check_crc=True)
+    assert (len(table), table.stop) == (0, Stop.CORRUPT)
+    assert walk(data) == ([], table.reason)

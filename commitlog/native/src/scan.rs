@@ -112,7 +112,8 @@ impl Record {
         })
     }
 
-    /// Whether the CRCs hold. The whole-record CRC covers that of the body.
+    /// Whether the CRCs hold. The whole-record CRC covers that of the body. A record that ends in a
+    /// zero has lost its whole-record CRC.
     #[inline(always)]
     fn crc_holds(&self, record: &[u8], require_crc: bool) -> bool {
         if self.has_crc {
@@ -121,7 +122,8 @@ impl Record {
             record.read(digits_at) == Some(digits_of(masked_crc(covered)))
         } else {
             let body = &record[self.body_at..self.body_at + self.body_bytes];
-            !require_crc && masked_crc(body) == self.body_crc
+            let is_torn = self.properties_bytes > 0 && record[self.size - 1] == 0;
+            !require_crc && !is_torn && masked_crc(body) == self.body_crc
         }
     }
 }
