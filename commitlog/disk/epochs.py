@@ -1,8 +1,10 @@
 """The epochs of a store, as `store.json` and a replica's welcome have them.
 
 An epoch begins where two stores may come out of one: a replica is promoted, or a backup is started
-as a store. The history of epochs tells how far the logs of both are the same. So whoever keeps a
-position of the store (Spark's checkpoints, forwarders, replicas) keeps the epoch with it.
+as a store. It begins, too, where a start finds damage, because queue offsets may be used again
+behind it (opening/used_offsets.py). The history of epochs tells how far the logs of both are the
+same. So whoever keeps a position of the store (Spark's checkpoints, forwarders, replicas) keeps the
+epoch with it.
 
 The number of an epoch is the wall time at its begin, in ms: two stores that part from one another
 never begin the same one, and the later one is the one that somebody has chosen last. It is above

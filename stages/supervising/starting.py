@@ -23,6 +23,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool import open_pool
 from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
+from commitlog.opening.used_offsets import damaged_lanes, lower_readers, with_epoch
 from commitlog.reading.view import attach_control
 from commitlog.shm.layout import LANE_ROWS, Header, Lane
 from commitlog.shm.positions import ControlRegion
@@ -79,7 +80,8 @@ class StoreOpening:
             self.locks.take_in(last.region.path.parent)
         last_pool = facts.pool
         control, opened = open_pool(self.directory, facts, self._channel, self._report)
-        facts = _restored(opened, control) if facts.is_backup else opened
+        damaged = damaged_lanes(self.directory, control)
+        facts = _restored(opened, control) if facts.is_backup else with_epoch(opened, damaged, control)
         store = RunningStore(
             self.directory, facts, control, self._config, self._channel, self._clock,
             made_pool=facts.pool != last_pool, report=self._report, module_of=self._module_of, request=self._request,
@@ -87,6 +89,8 @@ class StoreOpening:
         try:
             self.locks.take_in(control.region.path.parent)
             self.directory.save(facts)
+            for finding in lower_readers(self.directory, damaged) if damaged else ():
+                self._report(finding)
             control.words[Header.SUPERVISOR_PID] = os.getpid()
             store.beat()
             self._mark_lanes_dirty()

@@ -1,0 +1,105 @@
+"""Queue offsets that a store gives out once more, because the messages that had them are lost.
+
+A start keeps what the consume queues and `ends.json` tell of a damaged part of the log. Where they
+are lost with it, or are old, as after a kill or in an older copy of a lane, nobody knows how many
+messages a topic had. The next ones get offsets that were used. Whoever was further would pass over
+them without a word, so he has to hear of it.
+
+- Spark's checkpoints and forwarders keep the epoch with a position, so an epoch begins.
+- Named readers have their positions in the store: those behind a topic's end are lowered to it.
+
+Both are done at each start while a note tells of the damage, and change nothing the second time. So
+a start that is killed is made good by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
+from commitlog.disk.quarantine import corruption_notes, read_corruption_note
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import CommitLogError
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion
+
+if TYPE_CHECKING:
+    from commitlog.reading.topic_index import TopicIndex
+
+
+def damaged_lanes(directory: StoreDirectory, control: ControlRegion) -> dict[int, int]:
+    """Lane → where the last damage ends that is noted, in lanes that have such a note.
+
+    A note that can't be read may tell of all of the log.
+    """
+    found: dict[int, int] = {}
+    for lane in directory.lane_numbers():
+        wrote = control.row(lane)[Lane.WROTE]
+        for _, note in corruption_notes(directory.lane_directory(lane), directory.channel):
+            end = wrote
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                end = min(read_corruption_note(note, directory.channel)[1], wrote)
+            found[lane] = max(found.get(lane, 0), end)
+    return found
+
+
+def with_epoch(facts: StoreFacts, damaged: Mapping[int, int], control: ControlRegion) -> StoreFacts:
+    """The facts with an epoch that begins here, if there is damage that no epoch has begun behind.
+
+    Its number is the next one and no time: a replica that was promoted meanwhile has a later epoch.
+    """
+    history = epochs_from_json(facts.epochs)
+    known = {lane: max((one.ends.get(lane, 0) for one in history), default=0) for lane in damaged}
+    if all(end <= known[lane] for lane, end in damaged.items()):
+        return facts
+    wrote = control.lane_table()[:, Lane.WROTE]
+    begun = Epoch(facts.epoch + 1, {lane: int(wrote[lane]) for lane in wrote.nonzero()[0].tolist()})
+    return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)))
+
+
+def lower_readers(directory: StoreDirectory, damaged: Collection[int]) -> Iterator[str]:
+    """Lowers the positions behind the ends of topics in these lanes, and gives a line for each.
+
+    What can't be looked at stays as it is, with a line.
+    """
+    from commitlog.reading.topic_index import TopicIndex  # starts without damage do without it
+
+    readers = NamedReaders(directory)
+    names = readers.names()
+    if not names:
+        return
+    view = StoreView(directory.path, directory.channel)
+    try:
+        index = TopicIndex(view)
+        index.refresh()
+        for name in names:
+            try:
+                yield from _lower(readers, name, index, damaged)
+            except (CommitLogError, OSError) as error:
+                yield f"reader {name}: nobody has looked whether it is behind the end of a damaged log: {error}"
+    except (CommitLogError, OSError) as error:
+        yield f"nobody has looked whether readers are behind the end of a damaged log: {error}"
+    finally:
+        view.close()
+
+
+def _lower(readers: NamedReaders, name: str, index: TopicIndex, damaged: Collection[int]) -> Iterator[str]:
+    reader = readers.load(name)
+    offsets = {topic: dict(lanes) for topic, lanes in reader.offsets.items()}
+    for topic, lanes in offsets.items():
+        ranges = index.ranges(topic)
+        for lane in lanes.keys() & damaged:
+            end = ranges[lane].end if lane in ranges else 0
+            if lanes[lane] > end:
+                yield (
+                    f"reader {name} was at offset {lanes[lane]:,} of topic {topic}, lane {lane}, whose damaged log ends at "
+                    f"{end:,}: it is there now, so that it gets new messages"
+                )
+                lanes[lane] = end
+    if offsets != reader.offsets:
+        readers.save(replace(reader, offsets=offsets))
