@@ -40,7 +40,8 @@ from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_scan import Gap, LogScan
-from commitlog.reading.queue_bounds import total_of_ends
+from commitlog.reading.queue_bounds import QueueBounds, total_of_ends
+from commitlog.reading.queue_order import LogOrder
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 
@@ -66,7 +67,7 @@ class LaneBackup:
         self._last_store_timestamp = self._known.last_store_timestamp if self._known else 0
         self._check_from = self._begin
         """The log is checked from here on."""
-        self._is_changed = False
+        self._is_changed = self._has_disorder = False
 
     # ---- is it the same log ---------------------------------------------------------------------
 
@@ -220,7 +221,8 @@ class LaneBackup:
             if not self._queues_are_sound(files, log):
                 begin = self.source.first
                 repair.begin_rebuild(begin)
-            self._walk(log, begin, repair)
+            order = LogOrder(lambda topic: self._next_offset(files, topic, begin))
+            self._walk(log, begin, repair, order)
             self.findings += [f"lane {self.source.number}: {finding}" for finding in repair.reach(self._known_ends())]
             repair.cut(self.source.end)
             repair.trim()
@@ -247,11 +249,18 @@ class LaneBackup:
             return False
         return QueueCheck(files).have_all_below(log, known.dispatched_where, known.entries)
 
-    def _walk(self, log: LogScan, begin: int, repair: QueueRepair) -> None:
+    def _next_offset(self, files: QueueFiles, topic: str, begin: int) -> int | None:
+        """The queue offset that is next in a topic at log offset `begin`; None: nobody knows."""
+        end = QueueBounds(files.queue(topic), self.source.first, begin).find()[1] if begin > self.source.first else 0
+        is_known = end > 0 or (self.source.first == 0 and topic not in self.source.trims.marks)
+        return end if is_known else None
+
+    def _walk(self, log: LogScan, begin: int, repair: QueueRepair, order: LogOrder) -> None:
         """Checks every record from `begin` on, places its entry, and notes what is damaged."""
         for piece in log.pieces(begin):
             if isinstance(piece, RecordTable):
                 self.messages += len(piece)
+                self._note_disorder(piece, order)
                 self._last_store_timestamp = int(piece.store_timestamps[-1])
                 repair.place(piece)
             elif piece.start >= self.source.end:
@@ -262,7 +271,18 @@ class LaneBackup:
                 return
             else:
                 repair.gaps.append(piece)
+                order.pass_hole()
                 self._note(piece)
+
+    def _note_disorder(self, table: RecordTable, order: LogOrder) -> None:
+        """Names the first record that is not next in its queue."""
+        faults = order.faults(table, len(table))
+        if faults and not self._has_disorder:
+            self._has_disorder = True
+            (where, reason), file = faults[0], self.lane.segment_path(table.buffer_start)
+            self.findings.append(
+                f"lane {self.source.number}: {file} at offset {where}: {reason}; `commitlog verify` lists all"
+            )
 
     def _note(self, gap: Gap) -> None:
         """Notes damage as a recovery does: readers and the next start know it by the note."""
@@ -278,6 +298,8 @@ class LaneBackup:
         if self._is_changed:
             first, end, timestamp = self.source.first, self.source.end, self._last_store_timestamp
             entries = total_of_ends(self.lane, first, end, self.channel)
+            if self.source.other:
+                self.findings.append(f"lane {self.source.number}: {self.source.other}")
             if not self.findings and 0 <= self.source.entries != entries:
                 self.findings.append(
                     f"lane {self.source.number}: its queues end at {entries:,} in all, and the store has counted "

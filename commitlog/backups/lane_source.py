@@ -10,7 +10,7 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
 from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
-from commitlog.reading.log_begin import begin_of_log, other_lanes_log
+from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
 
@@ -54,6 +54,8 @@ class LaneSource:
         self.trims = TrimMarks(self.directory, view.channel)
         self.damage = ""
         """Why the marks can't be read; empty where they can."""
+        self.other = ""
+        """What tells that the log is another one; empty where nothing does."""
         try:
             self.trims.refresh(self._store_id)
         except DamagedFile as error:
@@ -64,16 +66,17 @@ class LaneSource:
         limits = _limits_of(self.view, self.number, self._store_id)
         self.first, self.end = limits.first, limits.flushed
         self.entries = limits.entries if limits.dispatched == limits.flushed else -1
+        segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
+        self.other = other_log(segments, self.directory, limits.dispatched)
         if not self.view.live and not limits.stopped_properly:
-            self._find_end(limits)
+            self._find_end(limits, segments)
 
-    def _find_end(self, limits: LaneLimits) -> None:
+    def _find_end(self, limits: LaneLimits, segments: MappedFileQueue) -> None:
         """Finds the end that the next start will find.
 
         The store was killed, and its pool is gone. The recorded positions may be a second older
         than the log, and named readers may be further. Good records that follow are the log's.
         """
-        segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
         if other := other_lanes_log(segments, self.directory):
             raise BackupRefused(other)
         log, recorded = LogScan(segments, self.number), limits.flushed

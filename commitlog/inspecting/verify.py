@@ -6,6 +6,7 @@ consume queue entry that belongs to it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,8 +28,9 @@ from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.inspecting.state_files import damaged_state_files
 from commitlog.reading.flushed_evidence import flushed_by_queues
-from commitlog.reading.log_begin import begin_of_log
+from commitlog.reading.log_begin import begin_of_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.reading.queue_order import LogOrder
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
@@ -126,9 +128,10 @@ class _Check:
     bytes_behind: int = 0
     entries: int = 0
     queues: OpenQueues = field(init=False)
+    order: LogOrder = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queues = OpenQueues(self.channel)
+        self.queues, self.order = OpenQueues(self.channel), LogOrder(lambda _topic: None)
 
     def run(self, progress: Callable[[int], None]) -> LaneReport:
         scan = self.root.scan(self.channel)
@@ -142,8 +145,11 @@ class _Check:
             for piece in scan.pieces(segments.first):
                 if isinstance(piece, Gap):
                     self._check_gap(piece, segments)
+                    self.order.pass_hole()
                     end = piece.start if piece.last else piece.end
                 else:
+                    if int(piece.physical_offsets[0]) > end + -end % segments.size:
+                        self.order.pass_hole()  # retention has deleted what was between
                     end = self._count(piece)
                 if self.root.limit is not None and end >= self.root.limit:
                     end = self.root.limit
@@ -178,18 +184,26 @@ class _Check:
     def _check_begin(self, scan: LogScan) -> None:
         """Reports what is missing before the first file, and was not deleted by retention.
 
-        The positions are read after the files were listed: they say what is deleted before it goes.
+        It also reports a log that is another's. The positions are read after the files were listed:
+        they say what is deleted before it goes.
         """
         if self.root.lane is None:
             return
         segments, lane_directory = scan.segments, LaneDirectory(self.root.path, self.root.lane)
         known = PositionsFile(lane_directory, "", self.channel).load()
         begin = begin_of_log(scan, None if known is None else known.first_where)
+        trims = TrimMarks(lane_directory, self.channel)
+        with contextlib.suppress(DamagedFile, OSError):  # `_check_small_files` reports it
+            trims.refresh("")
+        if begin == segments.first == 0:  # nothing was deleted: each topic begins at 0, or where its mark may be
+            self.order = LogOrder(lambda topic: None if topic in trims.marks else 0)
         if begin < segments.first and segments.starts:
             path = segments.segment_path(segment_start(begin, segments.size))
             reason = f"the files of [{begin:,}, {segments.first:,}) are missing"
             unknown = ", or were deleted: no `positions` are there to tell" if known is None else ""
             self._add_finding(path, begin, reason + unknown)
+        if other := other_log(segments, lane_directory, self.root.dispatched):
+            self._add_finding(lane_directory.commitlog, self.root.dispatched, other)
 
     def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
@@ -225,6 +239,9 @@ class _Check:
         if self.root.limit is None:
             self.records_behind += len(table) - count
             self.bytes_behind += int(table.sizes[count:].sum())
+        if self.root.lane is not None:  # a log of RocketMQ's has the queues of many lanes
+            for where, reason in self.order.faults(table, count):
+                self._add_finding(self.root.path / "commitlog" / segment_name(table.buffer_start), where, reason)
         for topic, rows in by_topic(table, count):
             for queue_id in np.unique(table.queue_ids[rows]).tolist():
                 self._check_entries(table, topic, int(queue_id), rows[table.queue_ids[rows] == queue_id])

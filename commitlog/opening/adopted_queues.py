@@ -18,11 +18,12 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.disk.topic_ends import load_ends
-from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.errors import CorruptRecord, DamagedFile, PoolNotAdopted
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
+from commitlog.reading.log_begin import other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry, total_of_ends
@@ -154,7 +155,7 @@ def check_queues(
 
     At return all positions and counts are right. It is called while there is no dispatcher. A
     producer that holds the lane goes on meanwhile: it keeps its own queue offsets. Raises
-    RecoveryError, DiskError.
+    RecoveryError, DiskError, and PoolNotAdopted where the log is another's.
     """
     row = control.row(lane_directory.number)
     synced = row[Lane.DISPATCH_SYNCED]
@@ -168,6 +169,9 @@ def check_queues(
     def say(line: str) -> None:
         report(f"lane {lane_directory.number}: {line}")
 
+    segments = MappedFileQueue(lane_directory.commitlog, segment_bytes, channel)
+    if other := other_log(segments, lane_directory, synced):
+        raise PoolNotAdopted(f"{lane_directory.commitlog}: {other}")
     say(f"consume queues: {damage}; they are built anew from the log")
     row[Lane.DISPATCHED] = synced
     with named_faults(f"building the consume queues of {lane_directory.path}", "move it away, then start again"):

@@ -45,7 +45,7 @@ from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
 from commitlog.reading.indexed_offsets import IndexedOffsets
-from commitlog.reading.log_begin import begin_of_log, other_lanes_log
+from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.layout import BLANK_BYTES
@@ -186,6 +186,8 @@ class _Recovery:
         recorded = self._recorded()
         self.has_positions = recorded is not None
         if recorded is not None:
+            if other := other_log(segments, self.lane_directory, recorded.dispatched_where):
+                raise RecoveryError(f"{self.lane_directory.commitlog}: {other}")
             self._finish_deletion(segments, recorded)
         positions = self._positions_of(log, recorded)
         flushed = max(positions.flushed_where, flushed_by_age(log), self._stopped_at(segments, positions.flushed_where))

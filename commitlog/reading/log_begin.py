@@ -8,9 +8,13 @@ never tell where a log begins.
 
 from __future__ import annotations
 
+import numpy as np
+
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.record.table import RecordTable
+from commitlog.shm.layout import segment_start
 
 
 def begin_of_log(log: LogScan, recorded: int | None) -> int:
@@ -46,3 +50,35 @@ def other_lanes_log(segments: MappedFileQueue, lane_directory: LaneDirectory) ->
         f"{lane_directory.path} has the log of lane {others.pop()}: give the directory the name that it had, or move it "
         f"away"
     )
+
+
+def other_log(segments: MappedFileQueue, lane_directory: LaneDirectory, indexed: int) -> str:
+    """What is wrong where a log is not the one that was indexed up to `indexed`, or "".
+
+    A record ended there. In another store's log, or in one that began anew, a record reaches beyond
+    it. Where the log was stopped properly, only zeros follow, and its records are not looked at.
+    """
+    start, log = segment_start(indexed, segments.size), LogScan(segments, lane_directory.number)
+    if start == indexed or start not in segments or segments.last_nonzero(start, indexed - start) <= indexed - start:
+        return ""
+    if log.holds_record(indexed):
+        return ""
+    for piece in LogScan(segments, lane_directory.number, check_crc=False).pieces(start):
+        if not isinstance(piece, Gap) and (found := _record_around(piece, indexed)) and log.holds_record(found[0]):
+            return (
+                f"not the log that was flushed here: it has a record in [{found[0]:,}, {found[1]:,}), and one ended at "
+                f"{indexed:,}. Put back the lane's own files; or, to take these for the lane's, move "
+                f"{lane_directory.positions_file} away, then start the store"
+            )
+        if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= indexed:
+            break
+    return ""
+
+
+def _record_around(table: RecordTable, where: int) -> tuple[int, int] | None:
+    """Where the record begins and ends that has a log offset within it."""
+    begins = table.physical_offsets
+    row = int(np.searchsorted(begins, where)) - 1
+    if row < 0 or begins[row] + table.sizes[row] <= where:
+        return None
+    return int(begins[row]), int(begins[row] + table.sizes[row])

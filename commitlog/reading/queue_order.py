@@ -111,6 +111,41 @@ class QueueOrder:
         self._next[topic] = end
 
 
+class LogOrder:
+    """The same for those who walk all of a log, or its end, and give out nothing.
+
+    `begin` tells which queue offset of a topic is next where the walk begins; None: nobody knows.
+    """
+
+    def __init__(self, begin: Callable[[str], int | None]) -> None:
+        self._order, self._begin = QueueOrder(), begin
+        self._met: set[str] = set()
+        self._has_hole = False
+
+    def pass_hole(self) -> None:
+        """Notes a hole of the log, in which records of any topic were."""
+        self._order.pass_hole()
+        self._has_hole = True
+
+    def faults(self, table: RecordTable, count: int) -> list[tuple[int, str]]:
+        """Log offset and reason for each of the first `count` records that is not next.
+
+        All of them are good.
+        """
+        rows = np.flatnonzero(table.in_queue[:count])
+        for number, topic in enumerate(table.topics):
+            if topic not in self._met and len(own := rows[table.topic_index[rows] == number]):
+                self._met.add(topic)
+                known = None if self._has_hole else self._begin(topic)
+                self._order.begin(topic, int(table.queue_offsets[own[0]]) if known is None else known)
+        found: dict[int, Fault] = {}
+        if not self._order.continues(table, rows):
+            found = self._order.faults(table, rows, 0, lambda _row: True)
+        strays = [row for row, fault in found.items() if fault.is_stray]
+        self._order.pass_rows(table, np.setdiff1d(rows, strays))
+        return [(int(table.physical_offsets[row]), fault.reason) for row, fault in found.items()]
+
+
 def _following(table: RecordTable, rows: Ints) -> list[int]:
     """For each row the queue offset of the next row of its topic; −1 for the last one."""
     behind: dict[int, int] = {}

@@ -309,7 +309,7 @@ class LaneIndex:
                     self._check_entry(topic, queue, offset)
             except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
                 raise _DoubtfulQueue(f"topic {topic}: {error}") from error
-        return first, end
+        return (0 if limits.first <= 0 else first), end  # if nothing was deleted, all before `first` are lost
 
     def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
         try:

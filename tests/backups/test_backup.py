@@ -339,7 +339,7 @@ def test_another_stores_log_is_named(store: HandMadeStore, dest: Path, tmp_path:
         shutil.copy(other.directory.lane_directory(0).commitlog / segment.name, segment)
     report = commitlog.backup(store.path, dest)
     assert not report.good
-    assert any("it is not the log that was flushed here" in finding for finding in report.findings)
+    assert any("not the log that was flushed here" in finding for finding in report.findings)
 
 
 def test_half_a_record_below_the_positions_is_left_for_the_next_backup(store: HandMadeStore, dest: Path) -> None:

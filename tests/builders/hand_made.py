@@ -104,14 +104,14 @@ class HandMadeLane:
 
         Without `is_drained` the store was killed.
         """
-        done = self.records[: self.dispatched]
-        where = done[-1].physical_offset + done[-1].total_size if done else 0
         limit = self.end if flushed is None else flushed
+        done = [r for r in self.records[: self.dispatched] if r.physical_offset + r.total_size <= limit]
+        where = done[-1].physical_offset + done[-1].total_size if done else 0
         lane_directory = self.store.directory.lane_directory(self.number)
         lane_directory.path.mkdir(parents=True, exist_ok=True)
-        entries = sum(not record.sys_flag & 4 for record in done) if where <= limit else -1
+        entries = sum(not record.sys_flag & 4 for record in done) if len(done) == self.dispatched else -1
         PositionsFile(lane_directory, self.store.id, DISK).store(
-            Positions(1, limit, max(min(where, limit), first), first, 0, is_drained, entries)
+            Positions(1, limit, max(where, first), first, 0, is_drained, entries)
         )
 
     def forget_before(self, segment: int) -> None:

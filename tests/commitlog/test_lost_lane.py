@@ -8,13 +8,16 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import commitlog
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, DamagedFile, PoolNotAdopted, RecoveryError
+from commitlog.errors import CommitLogError, CorruptRecord, DamagedFile, PoolNotAdopted, RecoveryError
 from tests.builders.killed import kill_store
 from tests.command_line import run
 from tests.waiting import wait_until
@@ -197,6 +200,45 @@ def test_a_directory_of_another_store_is_left_as_it_is(is_killed: bool, made: Pa
     swap(path / "lanes/1", other / "lanes/1")
     commitlog.Store.open(path, CONFIG).close()
     assert read(path) == 2 * SENT
+
+
+def make(path: Path, value: bytes, *, is_killed: bool = False) -> None:
+    """A store with messages in one lane, stopped or killed when they are indexed."""
+    way = "direct" if is_killed else "pool"  # a pool shows at once that the files are others
+    config = {"store": {**CONFIG["store"], "write_path": way}, "flusher": {"positions_interval_ms": 20}}
+    store = commitlog.Store.open(path, config)
+    with store.producer() as producer:
+        receipts = [producer.send("orders", value) for _ in range(SENT)]
+        if is_killed:
+            file = PositionsFile(StoreDirectory(path).lane_directory(0), "", DISK)
+            wait_until(lambda: (p := file.load()) is not None and p.dispatched_where == receipts[-1].end, "the index")
+            kill_store(store)
+    if not is_killed:
+        store.close()
+
+
+@pytest.mark.leaves_pools
+@pytest.mark.parametrize("state", ["stopped", "killed", "killed, no pool"])
+def test_a_log_of_another_store_is_left_as_it_is(state: str, tmp_path: Path) -> None:
+    """Only `commitlog/` was put into the wrong store: a record reaches over the lane's own end."""
+    path, other = tmp_path / "store", tmp_path / "other"
+    make(path, b"x" * 100, is_killed=state == "killed")
+    make(other, b"y" * 137)
+    if state == "killed, no pool":
+        (path / "lanes/0/abort").touch()
+    swap(path / "lanes/0/commitlog", other / "lanes/0/commitlog")
+    said = "lanes/0/commitlog: not the log that was flushed here"
+    with pytest.raises((RecoveryError, PoolNotAdopted), match=said):
+        commitlog.Store.open(path, CONFIG)
+    with pytest.warns(commitlog.errors.ReadingWarning, match="orders"), suppress(CorruptRecord, DamagedFile):
+        read(path)
+    for command in (("verify", path), ("backup", path, tmp_path / "backup")):
+        done = run(*command)
+        assert done.returncode == 1
+        assert b"the log that was flushed here" in done.stdout + done.stderr
+    swap(path / "lanes/0/commitlog", other / "lanes/0/commitlog")
+    commitlog.Store.open(path, CONFIG).close()
+    assert read(path) == SENT
 
 
 def test_positions_that_are_swapped_hide_no_lost_log(made: Path, tmp_path: Path) -> None:

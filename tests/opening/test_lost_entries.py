@@ -127,15 +127,17 @@ def test_a_queue_behind_a_link_is_believed(tmp_path: Path) -> None:
 
 
 def test_entries_whose_places_other_records_have(tmp_path: Path) -> None:
-    """Another log, with damage of its own, is in the place of the log: they count as lost."""
+    """Another log, with damage of its own, is in the place of the log: they count as lost.
+
+    A record ends by chance where the lane's own log ended.
+    """
     store, other = HandMadeStore(tmp_path / "store", SEGMENT), HandMadeStore(tmp_path / "other", SEGMENT)
     lane, longer = store.lane(0), other.lane(0)
     for row in range(20):
         lane.append("c", b"%d" % row)
+        longer.append("c" if row < 5 else "a", b"%d" % row)
     for row in range(COUNT):
         longer.append("a", b"%d" % row * 30)
-        if row < 5:
-            longer.append("c", b"%d" % row)
     lane.dispatch()
     lane.publish()
     log = store.directory.lane_directory(0).commitlog

@@ -188,9 +188,12 @@ def test_a_plan_of_a_cut_that_nobody_made_changes_nothing(rest: dict[str, object
 
 
 def test_positions_of_another_lane_or_of_nowhere(tmp_path: Path) -> None:
-    """A place that is no record's start only means that more is walked."""
+    """One behind the log only means that more is walked. One within a record is another log's."""
     lane = make_lane(tmp_path / "3")
-    for flushed, dispatched in ((lane.end, lane.places[30][0] + 7), (5, 5), (lane.end * 9, lane.end * 8), (1 << 60, 0)):
+    lane.set_positions(lane.end, lane.places[30][0] + 7)
+    with pytest.raises(RecoveryError, match="not the log that was flushed here"):
+        lane.recover()
+    for flushed, dispatched in ((lane.end, 0), (lane.end * 9, lane.end * 8), (1 << 60, 0)):
         os.unlink(lane.directory.positions_file)
         lane.set_positions(flushed, dispatched)
         found = lane.recover()
