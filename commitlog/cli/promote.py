@@ -20,12 +20,6 @@ def promote(directory: ReplicaArgument, verify_all: VerifyAllOption = False) -> 
     from commitlog.replicas.promotion import promote as make_store
 
     made = make_store(directory, lambda line: print_lines([printable(line)], err=True), verify_all=verify_all)
-    for lane, lost in made.lacks.items():
-        line = (
-            f"lane {lane} lacks {lost:,} bytes that this copy had acknowledged: it has lost them; keep the directory of the "
-            f"old primary, it may have them"
-        )
-        print_lines([line], err=True)
     for lane, end in made.ends.items():
         typer.echo(f"lane {lane} ends at {end:,}")
     print_lines([f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {made.path}` starts it"])

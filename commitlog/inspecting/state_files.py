@@ -41,6 +41,15 @@ def damaged_schemas(directory: StoreDirectory) -> list[str]:
     return found
 
 
+def acknowledged_by_copy(directory: StoreDirectory) -> dict[int, int]:
+    """Lane → how far a copy of a store has ever acknowledged it. There are none in a store."""
+    try:
+        mark = load_mark(directory)
+    except (CommitLogError, OSError):  # `damaged_state_files` says so
+        return {}
+    return {} if mark is None else mark.acknowledged
+
+
 @contextmanager
 def _noted(found: list[str]) -> Iterator[None]:
     """Adds what is wrong to a list. A file that was just removed is not."""

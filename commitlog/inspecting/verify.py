@@ -26,7 +26,7 @@ from commitlog.disk.topic_ends import load_ends
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
-from commitlog.inspecting.state_files import damaged_state_files
+from commitlog.inspecting.state_files import acknowledged_by_copy, damaged_state_files
 from commitlog.reading.flushed_evidence import flushed_by_queues
 from commitlog.reading.log_begin import begin_of_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
@@ -102,24 +102,38 @@ def verify_store(
     Of a running store it checks what is flushed. `progress` is called with log offsets. Raises
     StoreNotFound, StoreTooNew, StoreRefused.
     """
-    roots, findings = find_roots(path, channel)
-    lanes = tuple(verify_lane(root, channel, progress) for root in roots)
     directory = StoreDirectory(path, channel)
+    acknowledged = acknowledged_by_copy(directory)  # before the logs, which may grow meanwhile
+    roots, findings = find_roots(path, channel)
+    lanes = tuple(
+        verify_lane(root, channel, progress, 0 if root.lane is None else acknowledged.pop(root.lane, 0))
+        for root in roots
+    )
     around = damaged_state_files(directory) if (directory.path / STORE_FILE).exists() else []
-    return StoreReport(str(directory.path), lanes, (*findings, *around))
+    lost = [
+        f"lane {lane} is missing: this copy had acknowledged {end:,} bytes of it" for lane, end in acknowledged.items()
+    ]
+    return StoreReport(str(directory.path), lanes, (*findings, *lost, *around))
 
 
 def verify_lane(
-    root: LogRoot, channel: FileChannel = DISK, progress: Callable[[int], None] = lambda where: None
+    root: LogRoot,
+    channel: FileChannel = DISK,
+    progress: Callable[[int], None] = lambda where: None,
+    acknowledged: int = 0,
 ) -> LaneReport:
-    """Checks one log: each record, then what its consume queues say. Raises OSError."""
-    return _Check(root, channel).run(progress)
+    """Checks one log: each record, then what its consume queues say. Raises OSError.
+
+    `acknowledged` is how far a copy of a store had it once, as it has said.
+    """
+    return _Check(root, channel, acknowledged).run(progress)
 
 
 @dataclass
 class _Check:
     root: LogRoot
     channel: FileChannel
+    acknowledged: int = 0
     findings: list[Finding] = field(default_factory=list)
     more: int = 0
     records: int = 0
@@ -157,6 +171,7 @@ class _Check:
             self._check_directories()
             self._check_ends(end)
             self._check_small_files()
+            self._check_acknowledged(end, segments)
         finally:
             self.queues.close()
         return LaneReport(
@@ -178,6 +193,18 @@ class _Check:
             self.findings.append(Finding(str(file), offset, reason))
         else:
             self.more += 1
+
+    def _check_acknowledged(self, end: int, segments: MappedFileQueue) -> None:
+        """Reports what a copy lacks at its end of what it had acknowledged."""
+        end = max(end, self.root.flushed or 0)  # what is missing below that was reported
+        if end < self.acknowledged:
+            path = segments.segment_path(segment_start(end, segments.size))
+            self._add_finding(
+                path,
+                end,
+                f"this copy had acknowledged the log up to {self.acknowledged:,}: it lacks {self.acknowledged - end:,} "
+                f"bytes, which `commitlog replica` asks its store for",
+            )
 
     # ---- the log --------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.lost_files import gaps_of_files
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_repair import cut_queues
+from commitlog.reading.flushed_evidence import flushed_by_queues
 from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import LogScan
 from commitlog.replicas.wire import WANTED_MOST, Frame, Kind
@@ -35,7 +36,10 @@ class LaneChain:
     lane: int
     first: int
     end: int
-    """How far it was durable, as its positions say. Without them: as `replica.json` says."""
+    """How far it was durable, at least: as its positions, consume queues and segments say.
+
+    Without positions: as `replica.json` says.
+    """
     lost: tuple[int, ...]
     """Starts of the segments in [first, end) that are missing or damaged."""
     size: int
@@ -81,14 +85,19 @@ def _look(directory: StoreDirectory, facts: StoreFacts, number: int, acknowledge
     segments = MappedFileQueue(lane.commitlog, size, channel)
     log = LogScan(segments, number)
     first = begin_of_log(log, positions.first_where if positions else None)
-    end = positions.flushed_where if positions else max(acknowledged, first)
-    starts = range(first, end, size)
 
     def is_bad(start: int) -> bool:
         if start not in segments or start in segments.wrong_sizes:
             return True
         return not log.holds_record(start) and not is_noted(lane, start)
 
+    end = max(positions.flushed_where if positions else acknowledged, flushed_by_queues(lane, log, channel), first)
+    # positions are recorded once in a second, and a segment is begun when all before it are durable
+    last = next((start for start in reversed(segments.starts) if _has_data(segments, start)), first)
+    if last >= end:
+        is_torn = acknowledged <= last and not log.holds_record_between(last, last + size)
+        end = last + size if is_bad(last) and not is_torn else last
+    starts = range(first, end, size)
     lost = {start for start in starts if is_bad(start)}
     if verify_all:
         for gap in gaps_of_files(log, first, end - end % size, starts):
@@ -96,6 +105,10 @@ def _look(directory: StoreDirectory, facts: StoreFacts, number: int, acknowledge
                 lost |= {*range(gap.start - gap.start % size, min(gap.end, end), size)}
     segments.let_go()
     return LaneChain(number, first, end, tuple(sorted(lost)), size, positions)
+
+
+def _has_data(segments: MappedFileQueue, start: int) -> bool:
+    return start in segments.wrong_sizes or segments.last_nonzero(start, segments.size) > 0
 
 
 def shorten(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain) -> None:
@@ -162,6 +175,12 @@ class Mending:
                     self._take_first(frame.lane, frame.offset)
                 case Kind.COMPLETE:
                     self.is_over = True
+                case Kind.DATA:
+                    raise ReplicationRefused(
+                        "the store sends its log, and was asked for lost segments: its package is older and does not know "
+                        "that; install the same version of the package on both machines, or begin anew with "
+                        "`commitlog replica … --again`"
+                    )
 
     def _take_first(self, number: int, first: int) -> None:
         """Notes what retention has deleted in the store: that is not lost."""

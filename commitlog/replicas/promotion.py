@@ -101,13 +101,18 @@ def _promote(directory: StoreDirectory, report: Report, verify_all: bool) -> Pro
     promoted = replace(
         facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)), lanes=_flushed(ends), pool=None
     )
+    short = {lane: max(end - ends.get(lane, 0), 0) for lane, end in mark.acknowledged.items()}
+    lacks = {chain.lane: lost for chain in chains if (lost := chain.lost_bytes + short.get(chain.lane, 0))}
+    for lane, lost in lacks.items():  # before it is a store: a promotion that is killed says it again
+        report(
+            f"lane {lane} lacks {lost:,} bytes that this copy had acknowledged: it has lost them; keep the directory of the "
+            f"old primary, it may have them"
+        )
     save_mark(directory, replace(mark, promoting=facts.epoch))
     directory.save(promoted)  # from here on it is a store
     directory.channel.unlink(directory.replica_file)
     directory.channel.sync_directory(directory.path)
-    short = {lane: max(end - ends.get(lane, 0), 0) for lane, end in mark.acknowledged.items()}
-    lacks = {chain.lane: chain.lost_bytes + short.get(chain.lane, 0) for chain in chains}
-    return Promotion(str(directory.path), begun.epoch, ends, {lane: lost for lane, lost in lacks.items() if lost})
+    return Promotion(str(directory.path), begun.epoch, ends, lacks)
 
 
 def _flushed(ends: dict[int, int]) -> dict[int, int]:

@@ -145,6 +145,9 @@ class StoreOpening:
         """
         try:
             facts = self.directory.load()
+            if not self.only_drains:
+                check_changeable(self.directory)  # `rejoin` may have had the lock meanwhile
+                self._drop_stale_mark()
         except StoreNotFound:
             # a parent that may not be opened is somebody else's: they made our directory
             with contextlib.suppress(PermissionError):
@@ -154,6 +157,12 @@ class StoreOpening:
         self.directory.lane_numbers()  # raises where a file is in the directory's place
         self._channel.create_directory(self.directory.lanes_directory, below=self.directory.path)
         return facts
+
+    def _drop_stale_mark(self) -> None:
+        """Removes the mark of a replica that a promotion has left which was killed at its end."""
+        with contextlib.suppress(FileNotFoundError):
+            self._channel.unlink(self.directory.replica_file)
+            self._channel.sync_directory(self.directory.path)
 
     def _ask_peers(self, facts: StoreFacts) -> None:
         """Asks the other machines' stores whether one of them was promoted.

@@ -1,7 +1,7 @@
 """Chaos at random: `scripts/torture --kills 1000 --seed 7`, or `--seconds 600`.
 
-`--power-cuts 2000` cuts the power instead (power_cut.py), and `--damage 5000` damages files
-(damage_hunt.py).
+`--power-cuts 2000` cuts the power instead (power_cut.py), `--damage 5000` damages files
+(damage_hunt.py), and `--switch-overs 500` has copies take over (tests/replicas/switch_overs.py).
 
 Stores follow one another, with some 60 kills each. They are written in each of the ways in turn, by
 programs of every kind: plain ones, threads, forked and spawned children, asyncio. Processes are
@@ -41,6 +41,7 @@ from tests.crash.power_cut import Counts, record, replay
 from tests.crash.scene import WAYS, Scene, pid_of
 from tests.crash.writer import KINDS
 from tests.namespaces import with_tmpfs
+from tests.replicas.switch_overs import switch_overs
 from tests.waiting import wait_until
 
 KILLS_A_STORE = 60
@@ -281,6 +282,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0, help="no new store after this time")
     parser.add_argument("--power-cuts", type=int, default=0, help="number of power cuts, instead of kills")
     parser.add_argument("--damage", type=int, default=0, help="number of damaged stores, instead of kills")
+    parser.add_argument("--switch-overs", type=int, default=0, help="number of copies that take over, instead of kills")
     parser.add_argument("--case", type=int, default=0, help="number of the first damaged store, to repeat one")
     parser.add_argument("--no-damage", action="store_true", help="leave files alone between a kill and the next start")
     parser.add_argument(
@@ -292,6 +294,8 @@ def main() -> None:
     base, began = Path(tempfile.mkdtemp(prefix="commitlog-torture-", dir=memory)), time.monotonic()
     if arguments.damage:
         _damage(base, arguments.seed, arguments.damage, arguments.case)
+    elif arguments.switch_overs:
+        _switch_overs(base, arguments.seed, arguments.switch_overs)
     elif arguments.power_cuts:
         print(f"seed {arguments.seed}, {arguments.power_cuts} power cuts", flush=True)
         counts = power_cuts(base, arguments.seed, arguments.power_cuts)
@@ -319,6 +323,19 @@ def _damage(base: Path, seed: int, count: int, first: int) -> None:
     if found.failures:
         sys.exit(1)
     _bound(found.cases, "damaged stores")
+
+
+def _switch_overs(base: Path, seed: int, count: int) -> None:
+    began = time.monotonic()
+    print(f"seed {seed}, {count} switch-overs", flush=True)
+    made = switch_overs(base, seed, count, lambda line: print(line, flush=True))
+    kills = f"{made.kills.total()} kills ({_listed(made.kills)})"
+    print(f"{made.switch_overs} switch-overs, {kills} in {time.monotonic() - began:.0f} s")
+    print(f"besides: {_listed(made.events)}")
+    print(
+        f"{made.accepted:,} messages accepted, {made.replicated:,} of them replicated, none lost in silence or doubled"
+    )
+    _bound(made.switch_overs, "switch-overs")
 
 
 def _listed(counts: Counter[str]) -> str:

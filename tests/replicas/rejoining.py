@@ -18,8 +18,8 @@ from tests.ports import free_port
 from tests.replicas.scene import Scene, await_copy
 
 
-def values_of(path: Path) -> Counter[bytes]:
-    with commitlog.Reader(path) as reader:
+def values_of(path: Path, *, ignore_corrupt: bool = False) -> Counter[bytes]:
+    with commitlog.Reader(path, ignore_corrupt=ignore_corrupt) as reader:
         return Counter(bytes(message.value) for message in reader)
 
 

@@ -95,6 +95,7 @@ def test_a_promotion_that_was_killed_at_its_last_step_is_a_store(scene: Scene) -
     with pytest.raises(ReplicaRefused, match="is a store and no replica"):
         Replica(path, f"localhost:{scene.port}", credentials, "copy").run()
     check_promoted(scene, path, ends, values)
+    assert not StoreDirectory(path).replica_file.exists()
 
 
 def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[bytes]) -> None:

@@ -7,12 +7,14 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import commitlog
-from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
@@ -98,6 +100,29 @@ def test_a_promotion_says_what_the_copy_has_lost(scene: Scene, loss: str) -> Non
     assert not verify_store(scene.copy).good
 
 
+@pytest.mark.parametrize("loss", with_nightly(["middle", "last"], ["last zeroed"]))
+def test_what_a_killed_copy_has_lost_behind_its_positions(scene: Scene, loss: str) -> None:
+    """Positions are recorded once in a second. Before, recovery took the hole for damage."""
+    scene.copied(fill)
+    ends = flushed_of(scene.copy)
+    lane, facts = StoreDirectory(scene.copy).lane_directory(0), StoreDirectory(scene.copy).load()
+    positions = PositionsFile(lane, facts.id, DISK)
+    known = positions.load()
+    assert known is not None
+    positions.store(replace(known, flushed_where=100, dispatched_where=0, drained=False, entries=-1))
+    if loss == "middle":
+        lose(1)(scene.copy)
+    elif loss == "last":
+        segment(scene.copy, ends[0] // SEGMENT_BYTES).unlink()
+    else:
+        with segment(scene.copy, ends[0] // SEGMENT_BYTES).open("r+b") as file:
+            file.write(bytes(4096))
+    with scene.open(), scene.follower():
+        await_copy(scene)
+        check_equal(scene)
+    assert verify_store(scene.copy).good
+
+
 class FullDisk(FileChannel):
     """No segment takes anything."""
 
@@ -131,6 +156,11 @@ def test_an_older_copy_put_back_says_what_it_lacks(scene: Scene) -> None:
         finally:
             kept.stop()
             thread.join()
+    verified = verify_store(scene.copy)
+    assert [one.reason for lane in verified.lanes for one in lane.findings] == [
+        f"this copy had acknowledged the log up to {had:,}: it lacks {had - before:,} bytes, which `commitlog replica` "
+        f"asks its store for"
+    ]
     assert promote(scene.copy).lacks == {0: had - before}
 
 
