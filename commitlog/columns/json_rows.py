@@ -43,7 +43,11 @@ _ONE_BY_ONE = 32
 _SHOWN_BYTES = 80
 _DEPTH_MOST = 500
 """Values that are nested deeper are malformed: Python's parser would end where its stack does."""
-_NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "INF": math.inf, "-Infinity": -math.inf, "-INF": -math.inf}
+_NOT_NUMBERS = {"NaN": math.nan} | {
+    text: float(text) for text in ("Infinity", "+Infinity", "+INF", "-Infinity", "-INF")
+}
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""What Java takes for a decimal. Python takes more: white space, and `_` between digits."""
 _REFUSED = (pa.ArrowException, ValueError, ArithmeticError, OSError)
 
 
@@ -314,6 +318,10 @@ def _float(value: Any, _: pa.DataType) -> float:
 def _decimal(value: Any, kind: pa.DataType) -> decimal.Decimal:
     if isinstance(value, bool) or not isinstance(value, int | str | decimal.Decimal):
         raise ValueError("no number")
+    if isinstance(value, str):
+        value = value.replace(",", "")  # between thousands, as in Spark
+        if not _DECIMAL.fullmatch(value):
+            raise ValueError("no number")
     try:
         with decimal.localcontext(prec=100, rounding=decimal.ROUND_HALF_UP):
             found = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-kind.scale))

@@ -80,6 +80,8 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
         return _are_pairs(chain.from_iterable(pairs), kind)
     if pa.types.is_list(kind):
         if any(issubclass(one, np.ndarray) for one in classes):
+            if any(issubclass(one, np.ma.MaskedArray) for one in classes):
+                return False  # Arrow takes what is under the mask; `plain` makes nulls of it
             if not all(value.ndim == 1 for value in found if isinstance(value, np.ndarray)):
                 return False
             if not pa.types.is_float32(kind.value_type):

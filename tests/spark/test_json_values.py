@@ -44,6 +44,9 @@ ALIKE = [
     b'{"b":true}', b'{"b":"true"}', b'{"b":1}', b'{"l":[1,2]}', b'{"l":[1,"x"]}', b'{"l":5}',
     b'{"st":{"x":1}}', b'{"st":{"x":"y","z":"q"}}', b'{"st":[]}', b'{"m":{"k":1}}', b'{"m":{"k":"v"}}',
     b'{"bin":"aGk="}', b'{"bin":"?"}', b"\xff",
+    b'{"f":"INF"}', b'{"f":"+INF"}', b'{"f":"-INF"}', b'{"f":"+Infinity"}', b'{"f":"nan"}',
+    b'{"d":"1,255.00"}', b'{"d":",5,"}', b'{"d":" 5 "}', b'{"d":"1_000"}', b'{"d":"\\n5"}', b'{"d":"5."}', b'{"d":".5"}',
+    b'{"d":"+5"}', b'{"d":"1E+2"}', b'{"d":"1.2.3"}', b'{"d":"\xd9\xa1"}', b'{"d":","}', b'{"d":"NaN"}',
 ]  # fmt: skip
 STRICTER = {b'{"s":"\xff"}': "no UTF-8", b'{"s":"\\ud800"}': "half a surrogate pair", b"{'a':1}": "other quotes"}
 """Values that Spark repairs, and that are malformed here."""
