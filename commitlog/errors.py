@@ -137,6 +137,14 @@ class NotEnoughSharedMemory(CommitLogError):
     """The file system of shared memory has no room for what is asked of it."""
 
 
+class NotEnoughThreads(CommitLogError, RuntimeError):
+    """The system gives this process no more threads, or the interpreter ends.
+
+    Callbacks, `await` and remote producers need one. It is a RuntimeError as well, as Python's own
+    is. A message whose receipt was asked for a callback is in the log.
+    """
+
+
 class UnsafePath(CommitLogError):
     """A directory, pool or socket that is a symbolic link or belongs to somebody else."""
 

@@ -137,7 +137,7 @@ class Receipt(_Values):
         while too few replicas are in sync. While the disk refuses, it goes on waiting. Thousands of
         callbacks may be outstanding; each costs a place in a queue.
 
-        Raises IllegalArgument, and ForkedProducer in a forked child.
+        Raises IllegalArgument, NotEnoughThreads, and ForkedProducer in a forked child.
         """
         self._progress.call_back(level, self.end, callback, timeout)
 

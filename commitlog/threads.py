@@ -8,9 +8,12 @@ one who waits for it: for ever. So a first thread, which has nothing, starts the
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import threading
 from collections.abc import Callable
+
+from commitlog.errors import NotEnoughThreads
 
 _BEGINNING: set[Background] = set()
 """Those whose thread does not run yet."""
@@ -19,7 +22,7 @@ _BEGINNING: set[Background] = set()
 class Background:
     """A thread that runs `work` from about now on. It is a daemon: no program waits for its end.
 
-    Raises RuntimeError if the system has no more threads, or the interpreter ends.
+    Raises NotEnoughThreads if the system has no more of them, or the interpreter ends.
     """
 
     __slots__ = ("_ended", "_ident", "_name", "_pid", "_work")
@@ -28,11 +31,17 @@ class Background:
         self._work, self._name = work, name
         self._ident: int | None = None
         self._pid = os.getpid()
-        self._ended = _thread.allocate_lock()  # not an Event: an interrupt in its `wait` is lost
-        self._ended.acquire()
-        _BEGINNING.add(self)
         try:
+            self._ended = _thread.allocate_lock()  # not an Event: an interrupt in its `wait` is lost
+            self._ended.acquire()
+            _BEGINNING.add(self)
             _thread.start_new_thread(self._begin, ())
+        except RuntimeError as error:
+            _BEGINNING.discard(self)
+            raise NotEnoughThreads(
+                f"thread {name} was not started ({error}): raise the limit of processes (ulimit -u, TasksMax, pids.max), or "
+                f"free memory; where the program ends, do it before"
+            ) from None
         except BaseException:
             _BEGINNING.discard(self)
             raise
@@ -44,12 +53,13 @@ class Background:
             self._run()
 
     def _run(self) -> None:
-        ident = threading.get_ident()
         try:
             _BEGINNING.remove(self)
         except KeyError:
             return  # the other thread runs, too: it was only its start that could not be awaited
-        self._ident, work = ident, self._work
+        with contextlib.suppress(MemoryError):  # its work can do without
+            self._ident = threading.get_ident()
+        work = self._work
         del self._work  # it may have this object, and nobody should have to collect the two
         try:
             work()

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.lease import FAULT_PATIENCE_NS
-from commitlog.appending.waiters import Due, Outcome, Tell, Waiter, Waiters, call, check_callback, told
+from commitlog.appending.waiters import Outcome, Tell, Waiter, Waiters, check_callback, told
 from commitlog.clock import Clock, limit_ns
 from commitlog.errors import (
     CommitLogError,
@@ -202,19 +202,20 @@ class LaneProgress:
         `slave_timeout_ms` until it is replicated. An error that it raises carries the receipt; see
         Receipt.wait.
         """
-        began = self._clock.monotonic_ns()
         try:
-            self.wait("flushed", receipt.end, self._timeout_seconds)
-            if self.promised == "replicated":
-                self.wait("replicated", receipt.end, self._replication.slave_timeout_ms / 1000)
-        except (CommitLogError, MemoryError) as error:
-            error.receipt = receipt  # type: ignore[union-attr]
+            began = self._clock.monotonic_ns()
+            try:
+                self.wait("flushed", receipt.end, self._timeout_seconds)
+                if self.promised == "replicated":
+                    self.wait("replicated", receipt.end, self._replication.slave_timeout_ms / 1000)
+            finally:
+                took = self._clock.monotonic_ns() - began
+                with self._lock:  # threads that share a producer wait side by side
+                    took, self._blocked_ns = took + self._blocked_ns, 0
+                    record_put_time(self._row, took)
+        except BaseException as error:  # also where Python has no memory, and at Ctrl-C
+            error.receipt = receipt  # type: ignore[attr-defined]
             raise
-        finally:
-            took = self._clock.monotonic_ns() - began
-            with self._lock:  # threads that share a producer wait side by side
-                took, self._blocked_ns = took + self._blocked_ns, 0
-                record_put_time(self._row, took)
         return receipt
 
     def wait_for_the_last(self, where: int) -> None:
@@ -281,26 +282,35 @@ class LaneProgress:
 
     def _watch(self) -> None:
         """Tells the waiters that are due, until none is left."""
-        while True:
-            with self._lock:
-                now = self._clock.monotonic_ns()
-                reached = {word: self._row[word] for word in _WORD_OF.values()}  # before it is asked what is lost
-                due = self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
-                if not due and not self._waiters.outstanding:
-                    self._watching = False
-                    return
-            for tell, outcome in due:
-                call(tell, outcome)
-            if not due:
-                self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
+        is_needed = True
+        while is_needed:
+            try:
+                is_needed = self._look()
+            except MemoryError:  # without this thread nobody would be told any more: it looks again
+                self._clock.sleep(NOTICE_WAIT_MS / 1000)
 
-    def _take_lost(self) -> list[Due]:
-        """Removes the waiters for messages that may be lost."""
+    def _look(self) -> bool:
+        """Tells the waiters that are due, or waits for one. False: there are none."""
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            reached = {word: self._row[word] for word in _WORD_OF.values()}  # before it is asked what is lost
+            is_due = self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
+            if not is_due and not self._waiters.outstanding:
+                self._watching = False
+                return False
+        if is_due:
+            self._waiters.tell_due()
+        else:
+            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
+        return True
+
+    def _take_lost(self) -> bool:
+        """Makes the waiters due whose messages may be lost."""
         where = self._lost_behind()
-        return self._waiters.take_behind(where, self._loss()) if where < math.inf else []
+        return where < math.inf and self._waiters.take_behind(where, self._loss())
 
-    def _take_refused(self, now: int) -> list[Due]:
-        """Removes the waiters that a failure ends.
+    def _take_refused(self, now: int) -> bool:
+        """Makes the waiters due that a failure ends.
 
         When the stages are gone, these are all waiters, because no position is reached any more.
         When the disk refuses, these are the waiters that are told of faults.
@@ -310,13 +320,13 @@ class LaneProgress:
         except CommitLogError as error:
             return self._waiters.take_all(error)
         alone = self._alone()
-        if alone and (due := self._waiters.take_reached(Lane.REPLICATED, self._row[Lane.FLUSHED], alone)):
-            return due
+        if alone and self._waiters.take_reached(Lane.REPLICATED, self._row[Lane.FLUSHED], alone):
+            return True
         try:
             self._attachment.raise_fault(self._row)
         except CommitLogError as error:
             return self._waiters.take_patient(error, now - FAULT_PATIENCE_NS)
-        return []
+        return False
 
     async def wait_async(self, level: Level, where: int) -> PutMessageStatus:
         """Waits as `wait` does, in asyncio and without a limit. Raises what `wait` raises.

@@ -24,6 +24,7 @@ import zmq
 
 from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
+from commitlog.errors import NotEnoughThreads
 from commitlog.shm.positions import ControlRegion
 from commitlog.threads import Background
 
@@ -96,7 +97,7 @@ class Sockets:
             Background(lambda: self._work(what, make), "commitlog-socket")
         except BaseException as error:
             self._being_made.discard(what)
-            if not isinstance(error, RuntimeError):
+            if not isinstance(error, NotEnoughThreads):
                 raise
             log.info("%s: a socket can't be had: %s", self._pool, error)
 

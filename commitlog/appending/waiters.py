@@ -6,6 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -47,6 +48,9 @@ class Waiters:
     So none of them waits for another. `words` name the levels, and a row has for each word the
     place up to which all have reached that level. Only one thread may use it at a time, but any
     thread may call `is_any_reached` and `withdraw`.
+
+    `due` has those whose wait is over, with its outcome, until `tell_due` has told them. Where
+    memory is short, a waiter is in the queues or in `due`, and the call may be repeated.
     """
 
     def __init__(self, words: Iterable[Word]) -> None:
@@ -56,19 +60,24 @@ class Waiters:
         self._withdrawn: deque[Waiter] = deque()
         self._numbers = count()
         self.outstanding = 0
+        self.due: deque[Due] = deque()
 
     def add(self, word: Word, where: int, now: int, limit: float, tell: Tell, *, of_faults: bool) -> Waiter:
         """Adds a waiter for the moment when a word reaches `where`.
 
         `now` is in monotonic ns; `limit` is in ns from then on.
         """
-        number, waiter = next(self._numbers), Waiter(now, tell)
-        heappush(self._by_where[word], (where, number, waiter))
-        if limit < math.inf:
-            heappush(self._by_deadline, (now + limit, number, waiter))
-        if of_faults:
-            self._of_faults.append(waiter)
-        self.outstanding += 1
+        number, waiter, outstanding = next(self._numbers), Waiter(now, tell), self.outstanding + 1
+        try:
+            heappush(self._by_where[word], (where, number, waiter))
+            if limit < math.inf:
+                heappush(self._by_deadline, (now + limit, number, waiter))
+            if of_faults:
+                self._of_faults.append(waiter)
+        except MemoryError:
+            waiter.tell = None  # the caller hears of it
+            raise
+        self.outstanding = outstanding
         return waiter
 
     def withdraw(self, waiter: Waiter) -> None:
@@ -79,51 +88,55 @@ class Waiters:
         if waiter.tell is not None:
             self._withdrawn.append(waiter)
 
-    def take_due(self, row: Row, now: int) -> list[Due]:
-        """Removes the waiters whose wait is over, and returns them with the outcome."""
-        due: list[Due] = []
+    def take_due(self, row: Row, now: int) -> bool:
+        """Makes the waiters due whose wait is over. All `take_…` say whether any is due."""
         while self._withdrawn:
-            self._turn_out(self._withdrawn.popleft())
+            self._turn_out(self._withdrawn[0])
+            self._withdrawn.popleft()
         for word, heap in self._by_where.items():
-            self._take(heap, row[word], PutMessageStatus.PUT_OK, due)
-        self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT, due)
+            self._take(heap, row[word], PutMessageStatus.PUT_OK)
+        self._take(self._by_deadline, now, PutMessageStatus.FLUSH_DISK_TIMEOUT)
         if len(self._of_faults) > self._most:
             self._of_faults = deque(waiter for waiter in self._of_faults if waiter.tell is not None)
-        return due
+        return bool(self.due)
 
-    def take_all(self, error: CommitLogError) -> list[Due]:
-        """Removes all waiters, and returns them with the same error."""
-        due: list[Due] = []
+    def take_all(self, error: CommitLogError) -> bool:
+        """Makes all waiters due, with the same error."""
         for heap in self._by_where.values():
-            self._take(heap, math.inf, error, due)
-        return due
+            self._take(heap, math.inf, error)
+        return bool(self.due)
 
-    def take_patient(self, error: CommitLogError, since: float) -> list[Due]:
-        """Removes the waiters that are told of faults, and came before a time in monotonic ns."""
-        due: list[Due] = []
+    def take_patient(self, error: CommitLogError, since: float) -> bool:
+        """Makes those due that are told of faults, and came before a time in monotonic ns."""
         waiters = self._of_faults
         while waiters and (waiters[0].tell is None or waiters[0].since < since):
-            tell = self._turn_out(waiters.popleft())
-            if tell is not None:
-                due.append((tell, error))
-        return due
+            self._turn_out(waiters[0], error)
+            waiters.popleft()
+        return bool(self.due)
 
-    def take_behind(self, where: float, error: CommitLogError) -> list[Due]:
-        """Removes the waiters for a place behind `where`, and returns them with the same error."""
-        waiters = (waiter for heap in self._by_where.values() for place, _, waiter in heap if place > where)
-        return [(tell, error) for waiter in waiters if (tell := self._turn_out(waiter))]
+    def take_behind(self, where: float, error: CommitLogError) -> bool:
+        """Makes the waiters for a place behind `where` due, with the same error."""
+        for heap in self._by_where.values():
+            for place, _, waiter in heap:
+                if place > where:
+                    self._turn_out(waiter, error)
+        return bool(self.due)
 
-    def take_reached(self, word: Word, where: int, error: CommitLogError) -> list[Due]:
-        """Removes the waiters for a word whose place is not behind `where`."""
-        due: list[Due] = []
-        self._take(self._by_where[word], where, error, due)
-        return due
+    def take_reached(self, word: Word, where: int, error: CommitLogError) -> bool:
+        """Makes the waiters for a word due whose place is not behind `where`."""
+        self._take(self._by_where[word], where, error)
+        return bool(self.due)
 
-    def _take(self, heap: _Heap, limit: float, outcome: Outcome, due: list[Due]) -> None:
+    def tell_due(self) -> None:
+        """Tells those that are due. An error in a callback is logged, and stops no other one."""
+        while self.due:
+            _call(*self.due[0])
+            self.due.popleft()
+
+    def _take(self, heap: _Heap, limit: float, outcome: Outcome) -> None:
         while heap and (heap[0][0] <= limit or heap[0][2].tell is None):
-            tell = self._turn_out(heappop(heap)[2])
-            if tell is not None:
-                due.append((tell, outcome))
+            self._turn_out(heap[0][2], outcome)
+            heappop(heap)
         if len(heap) > self._most:
             heap[:] = [entry for entry in heap if entry[2].tell is not None]
             heapify(heap)
@@ -138,15 +151,17 @@ class Waiters:
         """How long a queue may become. A longer one drops the waiters that were told."""
         return 2 * self.outstanding + _TIDY_ABOVE
 
-    def _turn_out(self, waiter: Waiter) -> Tell | None:
-        """Marks a waiter as told, and returns its `tell`; None where that was done before.
+    def _turn_out(self, waiter: Waiter, outcome: Outcome | None = None) -> None:
+        """Marks a waiter as told, and makes it due; without an outcome nobody tells it.
 
         The waiter stays in the other queues until it is the first there.
         """
-        tell, waiter.tell = waiter.tell, None
-        if tell is not None:
-            self.outstanding -= 1
-        return tell
+        if waiter.tell is None:
+            return
+        outstanding = self.outstanding - 1
+        if outcome is not None:
+            self.due.append((waiter.tell, outcome))
+        waiter.tell, self.outstanding = None, outstanding  # last: this takes no memory
 
     def is_any_reached(self, row: Row) -> bool:
         """Whether any position that a waiter waits for is reached."""
@@ -159,12 +174,13 @@ def check_callback(callback: object) -> None:
         raise IllegalArgument(f"a callback is called with a PutMessageStatus, and {callback!r:.80} can't be called")
 
 
-def call(tell: Tell, outcome: Outcome) -> None:
-    """Calls a user's callback. An error in it is logged, and stops no other callback."""
+def _call(tell: Tell, outcome: Outcome) -> None:
+    """Calls a user's callback, once: if this raises, it was not called."""
     try:
         tell(outcome)
     except BaseException:  # sys.exit() too: it would end the thread that tells all the others
-        log.exception("a callback of an acknowledgement failed")
+        with suppress(MemoryError):
+            log.exception("a callback of an acknowledgement failed")
 
 
 async def told(enlist: Callable[[Tell], Waiter], withdraw: Callable[[Waiter], None]) -> PutMessageStatus:

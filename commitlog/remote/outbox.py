@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-from commitlog.appending.waiters import Due, Tell, Waiter, Waiters, call, check_callback, told
+from commitlog.appending.waiters import Tell, Waiter, Waiters, check_callback, told
 from commitlog.clock import SYSTEM_CLOCK, limit_ns
 from commitlog.errors import (
     CommitLogError,
@@ -36,6 +36,7 @@ OUTBOX_BYTES = 32 << 20
 """How much may be on its way. A message that is larger alone is sent when there is nothing else."""
 ROOM_SECONDS = 60.0
 """How long `add` waits for room."""
+_NO_MEMORY_SECONDS = 0.01
 _MESSAGE_BYTES = 200
 """What a message takes here besides its own bytes, about."""
 
@@ -228,25 +229,33 @@ class Outbox:
 
     def _watch(self) -> None:
         """Tells the waiters that are due, until none is left."""
-        while True:
-            with self._lock:
-                due = self._take_due()
-                if not due and not self._waiters.outstanding:
-                    self._watching = False
-                    return
-                if not due:
-                    left_ns = self._waiters.next_deadline - SYSTEM_CLOCK.monotonic_ns()
-                    self._moved.wait(max(min(left_ns / 1e9, threading.TIMEOUT_MAX), 0))
-            for tell, outcome in due:
-                call(tell, outcome)
+        is_needed = True
+        while is_needed:
+            try:
+                is_needed = self._look()
+            except MemoryError:  # without this thread nobody would be told any more: it looks again
+                SYSTEM_CLOCK.sleep(_NO_MEMORY_SECONDS)
 
-    def _take_due(self) -> list[Due]:
+    def _look(self) -> bool:
+        """Tells the waiters that are due, or waits for one. False: there are none."""
+        with self._lock:
+            is_due = self._take_due()
+            if not is_due and not self._waiters.outstanding:
+                self._watching = False
+                return False
+            if not is_due:
+                left_ns = self._waiters.next_deadline - SYSTEM_CLOCK.monotonic_ns()
+                self._moved.wait(max(min(left_ns / 1e9, threading.TIMEOUT_MAX), 0))
+        self._waiters.tell_due()
+        return True
+
+    def _take_due(self) -> bool:
         row = {"accepted": self.accepted, "flushed": self.flushed}
-        if due := self._waiters.take_due(row, SYSTEM_CLOCK.monotonic_ns()):
-            return due
+        if self._waiters.take_due(row, SYSTEM_CLOCK.monotonic_ns()):
+            return True
         if self._error is not None:
             return self._waiters.take_all(self._error)
-        return [] if self._fault is None else self._waiters.take_patient(self._fault, math.inf)
+        return self._fault is not None and self._waiters.take_patient(self._fault, math.inf)
 
     def _want(self, number: int) -> None:
         """Has everything up to a message sent without delay."""

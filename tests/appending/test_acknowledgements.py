@@ -130,6 +130,48 @@ def refused_in_send(made: Bench, send: Callable[[], commitlog.Receipt]) -> error
     return raised.value
 
 
+def test_a_thread_without_memory_goes_on_telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks again: nobody else would call the callbacks."""
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        progress, answers, failures = producer._progress, list[PutMessageStatus](), [True, True]
+        look = progress._take_lost
+
+        def look_without_memory() -> Any:
+            if failures:
+                failures.pop()
+                raise MemoryError
+            return look()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(progress, "_take_lost", look_without_memory)
+            producer.send("t", b"x").add_callback(answers.append)
+            wait_until(lambda: not failures, "it has looked without memory")
+        made.settle()
+        wait_until(lambda: answers == [PutMessageStatus.PUT_OK], "the callback is called")
+        wait_until(lambda: not watchers())
+
+
+def test_a_callback_without_a_thread_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is in the log, once; and the next callback is called."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with bench(tmp_path / "store") as made:
+        producer = made.producer()
+        receipt, answers = producer.send("t", b"x"), list[PutMessageStatus]()
+        with monkeypatch.context() as patch:
+            patch.setattr("_thread.start_new_thread", refuse)
+            with pytest.raises(errors.NotEnoughThreads, match="can't start new thread"):
+                receipt.add_callback(answers.append)
+        made.settle()
+        receipt.add_callback(answers.append)
+        wait_until(lambda: answers == [PutMessageStatus.PUT_OK], "the second callback is called, and no other")
+        assert producer.statistics().messages == 1
+        wait_until(lambda: not watchers())
+
+
 def test_what_send_raises_after_it_has_accepted_carries_the_receipt(tmp_path: Path) -> None:
     """With SYNC_FLUSH the stages are slow, or the disk refuses.
 
