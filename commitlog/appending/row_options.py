@@ -1,13 +1,11 @@
-"""What the messages of rows have in common, and what a producer of them can do."""
+"""What the messages of rows have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from commitlog.errors import IllegalArgument, IllegalProperty
-from commitlog.receipt import Receipt
 from commitlog.record.row_headers import ROW_HEADERS
 
 COMPRESSIONS = (None, "lz4", "zstd")
@@ -44,19 +42,3 @@ class RowOptions:
             raise IllegalProperty(f"header {name!r} says how to read the rows: send_rows sets it; choose another name")
         if self.compression not in COMPRESSIONS:
             raise IllegalArgument(f"compression={self.compression!r}: it is None, 'lz4' or 'zstd'")
-
-
-class ValueProducer(Protocol):
-    """What sends the values that hold rows: a Producer."""
-
-    message_bytes_max: int
-
-    def send(
-        self,
-        topic: str,
-        value: bytes,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        tags: str | None = None,
-        wait: bool = True,
-    ) -> Receipt: ...

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.row_options import RowOptions
-from commitlog.appending.row_writer import RowWriter
-from commitlog.errors import CommitLogError
+from commitlog.appending.row_writer import Messages, RowWriter
 from commitlog.receipt import Level, Receipt
 
 if TYPE_CHECKING:
     from commitlog.appending.row_sending import RowSending
+    from commitlog.schemas.single_rows import Taken
 
 
 class RowProducer:
@@ -60,7 +60,7 @@ class RowProducer:
 
         Returns the receipt of the last message, which is flushed after all others; None for no
         rows. The messages are accepted one after the other. `error.rows_sent` says how many rows
-        are in the log when one of them raises.
+        are in the log when one of them raises; MemoryError has it, too.
 
         Raises what `send` does, MessageTooLarge for a single row that no message holds, and before
         anything is appended:
@@ -70,12 +70,16 @@ class RowProducer:
         """
         how = RowOptions(key, headers, tags, wait, max_rows, max_bytes, compression)
         receipt: Receipt | None = None
-        sent = 0
+        before = after = 0
         try:
-            for count, last in self._sending().send(self, topic, rows, how):
-                receipt, sent = last, sent + count
-        except CommitLogError as error:
-            error.rows_sent += sent  # those of the message that raised it, where that is in the log
+            for count, value, own, is_last in self._sending().messages(topic, rows, how, self.message_bytes_max):
+                after = before + count
+                # the last one is flushed after all others
+                receipt = self.send(topic, value, key=key, headers=own, tags=tags, wait=wait and is_last)
+                before = after  # from the call on nothing takes memory, so no failure makes the count wrong
+        except Exception as error:
+            is_in_log = getattr(error, "receipt", None) is not None  # only its flush came too late
+            error.rows_sent = after if is_in_log else before  # type: ignore[attr-defined]
             raise
         return receipt
 
@@ -92,8 +96,12 @@ class RowProducer:
         """
         how, sending = RowOptions(max_rows=max_rows, wait=False, compression=compression), self._sending()
         take = sending.taking(topic, self.message_bytes_max)
-        send = partial(sending.send_counted, self, topic, how=how)
-        return RowWriter(take, send, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
+
+        def messages_of(rows: Sequence[Taken]) -> Messages:
+            for count, value, headers, _ in sending.messages_of_taken(topic, rows, how, self.message_bytes_max):
+                yield count, partial(self.send, topic, value, headers=headers, wait=False)
+
+        return RowWriter(take, messages_of, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
 
     def _sending(self) -> RowSending:
         found = self._row_sending

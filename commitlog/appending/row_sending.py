@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from commitlog.appending.row_options import RowOptions, ValueProducer
-from commitlog.errors import CommitLogError, IllegalRow
-from commitlog.receipt import Receipt
+from commitlog.appending.row_options import RowOptions
+from commitlog.errors import IllegalRow
 from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
     CONTENT_TYPE,
@@ -18,11 +17,12 @@ from commitlog.record.row_headers import (
     SCHEMA_HEADER,
 )
 from commitlog.schemas.row_batches import fit, messages, read_rows
-from commitlog.schemas.single_rows import SingleRows, Taken
+from commitlog.schemas.single_rows import SingleRows, Taken, table_of
 from commitlog.schemas.topic_schemas import TopicSchema
 
 OVERHEAD_BYTES = 4096
 """What a record is expected to take besides its value."""
+R = TypeVar("R")
 TakeRow = Callable[[Any], Taken]
 """Checks and copies a row. Raises IllegalRow."""
 
@@ -52,7 +52,7 @@ class RowSending:
         It also imports what Arrow needs for rows: when the interpreter ends, that is too late.
         Raises what `schema` raises.
         """
-        self._table(topic, [])
+        self._table(topic, [], fit)
         bytes_max = message_bytes_max - OVERHEAD_BYTES
         rows = SingleRows(self.schema(topic), bytes_max)
 
@@ -73,36 +73,18 @@ class RowSending:
         latest = self._latest[topic] = self._required(topic, "send values by `send`")
         return latest
 
-    def _table(self, topic: str, rows: Any) -> tuple[pa.Table, TopicSchema]:
+    def _table(self, topic: str, rows: R, made: Callable[[R, TopicSchema], pa.Table]) -> tuple[pa.Table, TopicSchema]:
+        """What is made of the rows, and of the topic's schema as it is known, or as it is now."""
         schema = self.schema(topic)
         if _may_round(schema):  # a newer schema may have wider columns, and rounding is no error
             schema = self._look(topic)
-        read = read_rows(rows)
         try:
-            return fit(read, schema), schema
+            return made(rows, schema), schema
         except IllegalRow:
             latest = self._look(topic)  # somebody may have added a column meanwhile
             if latest.version == schema.version:
                 raise
-            return fit(read, latest), latest
-
-    def send_counted(self, sender: ValueProducer, topic: str, rows: Any, how: RowOptions) -> Iterator[int]:
-        """Like `send`, and yields the number of rows only."""
-        return (count for count, _ in self.send(sender, topic, rows, how))
-
-    def send(self, sender: ValueProducer, topic: str, rows: Any, how: RowOptions) -> Iterator[tuple[int, Receipt]]:
-        """Appends the rows, and yields how many rows each message has, with its receipt.
-
-        Raises IllegalRow and NoSchema before anything is appended, and what `Producer.send` raises.
-        """
-        for count, value, headers, is_last in self.messages(topic, rows, how, sender.message_bytes_max):
-            wait = how.wait and is_last  # it is flushed after all others
-            try:
-                receipt = sender.send(topic, value, key=how.key, headers=headers, tags=how.tags, wait=wait)
-            except CommitLogError as error:
-                error.rows_sent = count if error.receipt is not None else 0
-                raise
-            yield count, receipt
+            return made(rows, latest), latest
 
     def messages(
         self, topic: str, rows: Any, how: RowOptions, message_bytes_max: int
@@ -111,12 +93,24 @@ class RowSending:
 
         Raises IllegalRow and NoSchema before the first one.
         """
-        table, schema = self._table(topic, rows)
-        own = {CONTENT_TYPE_HEADER: CONTENT_TYPE, SCHEMA_HEADER: str(schema.version)}
-        if how.compression is not None:
-            own[COMPRESSION_HEADER] = how.compression
-        limit = max(min(how.max_bytes, message_bytes_max - OVERHEAD_BYTES), 1)
-        left = table.num_rows
-        for count, value in messages(table, how.max_rows, limit, how.compression):
-            left -= count
-            yield count, value, {**(how.headers or {}), **own, ROWS_HEADER: str(count)}, not left
+        self.schema(topic)  # first: some of what has rows can be read only once
+        return _messages(*self._table(topic, read_rows(rows), fit), how, message_bytes_max)
+
+    def messages_of_taken(
+        self, topic: str, rows: Sequence[Taken], how: RowOptions, message_bytes_max: int
+    ) -> Iterator[tuple[int, bytes, dict[str, str], bool]]:
+        """What `messages` gives, of rows that `taking` has taken."""
+        return _messages(*self._table(topic, rows, table_of), how, message_bytes_max)
+
+
+def _messages(
+    table: pa.Table, schema: TopicSchema, how: RowOptions, message_bytes_max: int
+) -> Iterator[tuple[int, bytes, dict[str, str], bool]]:
+    own = {CONTENT_TYPE_HEADER: CONTENT_TYPE, SCHEMA_HEADER: str(schema.version)}
+    if how.compression is not None:
+        own[COMPRESSION_HEADER] = how.compression
+    limit = max(min(how.max_bytes, message_bytes_max - OVERHEAD_BYTES), 1)
+    left = table.num_rows
+    for count, value in messages(table, how.max_rows, limit, how.compression):
+        left -= count
+        yield count, value, {**(how.headers or {}), **own, ROWS_HEADER: str(count)}, not left

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from commitlog.errors import (
     IllegalArgument,
     IllegalRow,
     MessageTooLarge,
+    NotEnoughThreads,
     ProducerClosed,
     RecordError,
 )
@@ -23,8 +26,8 @@ from commitlog.threads import Background
 if TYPE_CHECKING:
     from commitlog.schemas.single_rows import Taken
 
-SendRows = Callable[[list[Any]], Iterator[int]]
-"""Appends rows to the log, and yields how many more of them are in it after each message."""
+Messages = Iterator[tuple[int, Callable[[], object]]]
+"""Messages of rows: how many each of them has, and what appends it to the log."""
 
 
 class RowWriter:
@@ -47,16 +50,16 @@ class RowWriter:
     def __init__(
         self,
         take: Callable[[Any], Taken],
-        send: SendRows,
+        messages_of: Callable[[Sequence[Taken]], Messages],
         flush: Callable[[float | None], None],
         linger_ms: float,
         max_rows: int,
     ) -> None:
         if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
             raise IllegalArgument(f"linger_ms={linger_ms!r}: it is a number of milliseconds from 0 on")
-        self._take, self._send, self._flush, self._max_rows = take, send, flush, max_rows
+        self._take, self._messages_of, self._flush, self._max_rows = take, messages_of, flush, max_rows
         self._linger_seconds = min(linger_ms / 1000, threading.TIMEOUT_MAX)
-        self._rows: list[Any] = []
+        self._rows: deque[Taken] = deque()
         self._error: Exception | None = None
         self._refused: list[RecordError] = []
         self._closed = self._forked = self._is_sending = self._is_idle = False
@@ -78,7 +81,8 @@ class RowWriter:
         """
         if row is not None and columns:
             raise IllegalArgument("append takes a row or its columns by name, not both")
-        taken, is_large = self._take(columns if row is None else row)  # outside of the lock: it may run the user's code
+        taken = self._take(columns if row is None else row)  # outside of the lock: it may run the user's code
+        is_large = taken[1]
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
@@ -86,27 +90,28 @@ class RowWriter:
                 self._send_all()
             if self._thread is None:
                 self._start_thread()
+            if self._is_idle:
+                self._changed.notify()  # it looks when this call has ended
+                self._is_idle = False  # once is enough
             if is_large and not self._is_sending:
                 self._send_alone(taken)
             else:
-                self._rows.append(taken)
+                self._rows.append(taken)  # nothing after it may raise: who hears an error tries again
             if self._closed:  # by a signal handler meanwhile
                 self._send_all()
-            elif self._is_idle:
-                self._changed.notify()
-                self._is_idle = False  # once is enough
+                self._raise_refused()
 
-    def _send_alone(self, row: dict[str, Any]) -> None:
+    def _send_alone(self, row: Taken) -> None:
         """Sends a large row at once, so that its own `append` hears whether a message holds it."""
         self._is_sending = True
         try:
-            for _ in self._send([row]):
-                pass
+            for _, send in self._messages_of([row]):
+                send()
         finally:
             self._is_sending = False
 
     def _start_thread(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, or the system has no more threads
+        with contextlib.suppress(NotEnoughThreads):  # the next `append` tries it again
             self._thread = Background(self._send_late, "commitlog-rows")
 
     def flush(self, timeout: float | None = None) -> None:
@@ -164,9 +169,13 @@ class RowWriter:
         self._is_sending = True
         try:
             while self._rows:
+                pop = self._rows.popleft
                 try:
-                    for sent in self._send(self._rows.copy()):
-                        del self._rows[:sent]
+                    for count, send in self._messages_of(list(self._rows)):
+                        sent = repeat(None, count)
+                        send()
+                        for _ in sent:  # this takes no memory: what is in the log is never collected still
+                            pop()
                 except IllegalRow as error:  # it did fit when it came
                     self._refused.append(error)
                     del self._rows[error.row]
@@ -187,15 +196,18 @@ class RowWriter:
     def _send_late(self) -> None:
         """Sends rows that have waited for long enough, until the writer is closed."""
         with self._lock:
-            while not self._closed:
-                is_idle = self._is_idle = not self._rows or self._error is not None
-                self._changed.wait(None if is_idle else self._linger_seconds)
-                if is_idle or self._closed:
-                    continue
-                try:
-                    self._send_all()
-                except Exception as error:
-                    self._error = error
+            try:
+                while not self._closed:
+                    is_idle = self._is_idle = not self._rows or self._error is not None
+                    self._changed.wait(None if is_idle else self._linger_seconds)
+                    if is_idle or self._closed:
+                        continue
+                    try:
+                        self._send_all()
+                    except Exception as error:
+                        self._error = error
+            except MemoryError as error:  # there was none to wait with: the next call hears of it, and starts another
+                self._error, self._thread = error, None
 
     def __enter__(self) -> RowWriter:
         return self
@@ -207,5 +219,5 @@ class RowWriter:
 
     def _leave_to_parent(self) -> None:
         self._closed = self._forked = True
-        self._rows, self._thread = [], None
+        self._rows, self._thread = deque(), None
         self._lock = threading.RLock()  # a thread of the parent may hold the other one

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from commitlog.appending.arguments import Values, as_bytes, check_keys
 from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_sending import RowSending
-from commitlog.appending.row_writer import RowWriter
+from commitlog.appending.row_writer import Messages, RowWriter
 from commitlog.errors import IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
@@ -22,6 +23,7 @@ from commitlog.remote.appending import check_append, check_same
 from commitlog.remote.connection import Connection
 from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
 from commitlog.remote.sending import RESEND_SECONDS, Schemas, Sending
+from commitlog.schemas.single_rows import Taken
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 from commitlog.status import PutMessageStatus
 
@@ -77,7 +79,7 @@ class RemoteReceipt:
         SERVICE_NOT_AVAILABLE. While the server's disk refuses, it goes on waiting. Thousands of
         callbacks may be outstanding; each costs a place in a queue.
 
-        Raises IllegalArgument, and ForkedProducer in a forked child.
+        Raises IllegalArgument, NotEnoughThreads, and ForkedProducer in a forked child.
         """
         self._outbox.call_back(level, self._number, callback, timeout)
 
@@ -233,8 +235,10 @@ class RemoteProducer:
         rows. Raises what `send` does, and before anything is sent IllegalRow, NoSchema.
         """
         how = RowOptions(key, headers, tags, max_rows=max_rows, max_bytes=max_bytes, compression=compression)
-        receipts = [receipt for _, receipt in self._send_messages(topic, rows, how)]
-        return receipts[-1] if receipts else None
+        receipt: RemoteReceipt | None = None
+        for _, value, own, _ in self._rows.messages(topic, rows, how, self.message_bytes_max):
+            receipt = self._collect(topic, [value], [key], own, tags)
+        return receipt
 
     def rows(
         self, topic: str, *, linger_ms: float = 20, max_rows: int = 1000, compression: str | None = None
@@ -246,15 +250,11 @@ class RemoteProducer:
         how = RowOptions(max_rows=max_rows, compression=compression)
         take = self._rows.taking(topic, self.message_bytes_max)
 
-        def send(rows: list[Any]) -> Iterator[int]:
-            return (count for count, _ in self._send_messages(topic, rows, how))
+        def messages_of(rows: Sequence[Taken]) -> Messages:
+            for count, value, headers, _ in self._rows.messages_of_taken(topic, rows, how, self.message_bytes_max):
+                yield count, partial(self.send, topic, value, headers=headers)
 
-        return RowWriter(take, send, self.flush, linger_ms, max_rows)
-
-    def _send_messages(self, topic: str, rows: Any, how: RowOptions) -> Iterator[tuple[int, RemoteReceipt]]:
-        """Collects rows, and yields how many each message has, with its receipt."""
-        for count, value, headers, _ in self._rows.messages(topic, rows, how, self.message_bytes_max):
-            yield count, self._collect(topic, [value], [how.key], headers, how.tags)
+        return RowWriter(take, messages_of, self.flush, linger_ms, max_rows)
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything sent so far is flushed. Raises what `RemoteReceipt.wait` does."""

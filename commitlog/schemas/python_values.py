@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from itertools import chain
@@ -109,7 +109,7 @@ def _are_floats(values: list[Any]) -> bool:
     return True
 
 
-def times_array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def times_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Datetimes that fit as an Arrow array of timestamps.
 
     Arrow asks the zone of each value for its distance to UTC. Where all have one zone without

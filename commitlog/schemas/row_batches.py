@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -199,6 +199,16 @@ def _table_of_rows(rows: list[Any], schema: TopicSchema) -> pa.Table:
     if {*map(type, rows)} != {dict}:
         rows = [row if type(row) is dict else _mapping(row, number) for number, row in enumerate(rows)]
     columns = [_array(items, field) for items, field in zip(_by_column(rows, schema), schema.columns, strict=True)]
+    return _made_table(columns, schema)
+
+
+def table_of_checked(columns: Sequence[Sequence[Any]], schema: TopicSchema) -> pa.Table:
+    """The values of each column as a table. `check_value` would take each of them."""
+    arrays = [_as_array(items, field) for items, field in zip(columns, schema.columns, strict=True)]
+    return _made_table(arrays, schema)
+
+
+def _made_table(columns: list[pa.Array], schema: TopicSchema) -> pa.Table:
     for column, field in zip(columns, schema.columns, strict=True):
         _refuse_nulls(column, field, schema)
     return pa.Table.from_arrays(columns, schema=schema.columns)
@@ -210,12 +220,16 @@ def _by_column(rows: list[Mapping[str, Any]], schema: TopicSchema) -> list[list[
     if {*map(len, rows)} <= {len(names)}:
         with contextlib.suppress(KeyError):  # as many columns, and none is missing: there is no other one
             return [list(map(itemgetter(name), rows)) for name in names]
-    known = set(names)
+    _refuse_names(rows, schema)
+    return [list(map(_getter(name), rows)) for name in names]
+
+
+def _refuse_names(rows: list[Mapping[str, Any]], schema: TopicSchema) -> None:
+    known = set(schema.columns.names)
     for number, row in enumerate(rows):
         if not known.issuperset(row):
             name = next(name for name in row if name not in known)
             raise IllegalRow(f"row {number}: there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}", number)
-    return [list(map(_getter(name), rows)) for name in names]
 
 
 def _getter(name: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -240,10 +254,15 @@ def _array(items: list[Any], field: pa.Field, leaf: Callable[[Any, pa.DataType],
         if not fits(items, field.type):
             row = next(row for row, item in enumerate(items) if not fits((item,), field.type))
             raise _illegal(row, field, items[row], f"it takes {wanted(field.type)}")
+    return _as_array(items, field, from_pandas=leaf is not None)
+
+
+def _as_array(items: Sequence[Any], field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
+    """Values of the column's type as Arrow's. Raises IllegalRow for one that is too large."""
     try:
         if pa.types.is_timestamp(field.type):
             return times_array(items, field.type)
-        return pa.array(items, field.type, from_pandas=leaf is not None)
+        return pa.array(items, field.type, from_pandas=from_pandas)
     except _NO_VALUE as error:
         row = _first_bad(len(items), lambda start, end: pa.array(items[start:end], field.type))
         raise _illegal(row, field, items[row], _one_line(error)) from None
@@ -256,7 +275,7 @@ def columns_of_row(row: Any) -> dict[str, Any]:
 
 def check_names(row: dict[str, Any], schema: TopicSchema) -> None:
     """Raises IllegalRow for a row with a column that the schema does not have."""
-    _by_column([row], schema)
+    _refuse_names([row], schema)
 
 
 def check_value(value: Any, field: pa.Field, schema: TopicSchema) -> int:

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 import commitlog
-from commitlog.appending.row_writer import RowWriter
+from commitlog.appending.row_writer import Messages, RowWriter
 from commitlog.errors import (
     CommitLogError,
     ConcurrentUse,
@@ -330,9 +331,9 @@ def test_a_row_of_a_schema_that_grew_meanwhile(live: commitlog.Store, topic: str
         assert read(live, topic)["more"].to_pylist() == [None, "x"]
 
 
-def as_it_is(row: Any) -> tuple[Any, bool]:
+def as_it_is(row: Any) -> Any:
     """Takes any row."""
-    return row, False
+    return row, False, None
 
 
 class Log:
@@ -341,18 +342,17 @@ class Log:
     def __init__(self, *errors: BaseException | None) -> None:
         self.errors, self.rows = list(errors), list[Any]()
 
-    def send(self, rows: list[Any]) -> Iterator[int]:
+    def messages_of(self, rows: Sequence[Any]) -> Messages:
         for start in range(0, len(rows), 2):
             error = self.errors.pop(0) if self.errors else None
             if error is not None:
                 raise error
-            self.rows += rows[start : start + 2]
-            yield len(rows[start : start + 2])
+            yield len(rows[start : start + 2]), partial(self.rows.extend, [row for row, *_ in rows[start : start + 2]])
 
 
 def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
     log = Log(None, NoBufferAvailable("full"), NoBufferAvailable("full"))
-    rows = RowWriter(as_it_is, log.send, lambda timeout: None, NEVER, 5)
+    rows = RowWriter(as_it_is, log.messages_of, lambda timeout: None, NEVER, 5)
     for number in range(5):
         rows.append(number)
     with pytest.raises(NoBufferAvailable):
@@ -368,7 +368,7 @@ def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
 def test_a_row_that_fits_no_more_when_it_is_sent() -> None:
     """`flush` and `close` name it, and no `append`: that would seem to be about its own row."""
     log = Log(IllegalRow("row 0 fits no more", 0), KeyboardInterrupt())
-    rows = RowWriter(as_it_is, log.send, lambda timeout: None, NEVER, 5)
+    rows = RowWriter(as_it_is, log.messages_of, lambda timeout: None, NEVER, 5)
     for row in ("bad", 1, 2):
         rows.append(row)
     with pytest.raises(KeyboardInterrupt):
@@ -388,7 +388,7 @@ def test_a_row_that_fits_no_more_when_it_is_sent() -> None:
 def test_the_thread_keeps_an_error_until_it_is_told() -> None:
     """It rests meanwhile, and goes on with the rows that are left."""
     log = Log(NoBufferAvailable("full"))
-    rows = RowWriter(as_it_is, log.send, lambda timeout: None, 0, 5)
+    rows = RowWriter(as_it_is, log.messages_of, lambda timeout: None, 0, 5)
     rows.append("x")
     wait_until(lambda: rows._error is not None)
     with pytest.raises(NoBufferAvailable, match="full"):
@@ -432,10 +432,9 @@ def test_a_signal_handler_appends_and_closes_within_append(closes: bool) -> None
     given_rows: list[Any] = []
     rows: RowWriter
 
-    def send(batch: list[Any]) -> Iterator[int]:
+    def messages_of(batch: Sequence[Any]) -> Messages:
         os.kill(os.getpid(), signal.SIGUSR1)
-        taken.extend(batch)
-        yield len(batch)
+        yield len(batch), partial(taken.extend, [row for row, *_ in batch])
 
     def on_signal(*_: object) -> None:
         if len(given_rows) < 50 and not rows._closed:
@@ -446,7 +445,7 @@ def test_a_signal_handler_appends_and_closes_within_append(closes: bool) -> None
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        rows = RowWriter(as_it_is, send, lambda timeout: None, NEVER, 3)
+        rows = RowWriter(as_it_is, messages_of, lambda timeout: None, NEVER, 3)
         for number in range(20):
             try:
                 rows.append(number)
@@ -464,9 +463,8 @@ def test_a_signal_handler_can_not_flush_what_its_thread_sends() -> None:
     """It would return before the rows are in the log."""
     refused: list[str] = []
 
-    def send(batch: list[Any]) -> Iterator[int]:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        yield len(batch)
+    def messages_of(batch: Sequence[Any]) -> Messages:
+        yield len(batch), partial(os.kill, os.getpid(), signal.SIGUSR1)
 
     def on_signal(*_: object) -> None:
         with pytest.raises(ConcurrentUse, match="when the signal handler has ended") as caught:
@@ -475,7 +473,7 @@ def test_a_signal_handler_can_not_flush_what_its_thread_sends() -> None:
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        rows = RowWriter(as_it_is, send, lambda timeout: None, NEVER, 3)
+        rows = RowWriter(as_it_is, messages_of, lambda timeout: None, NEVER, 3)
         rows.append(1)
         rows.flush()
         rows.close()
