@@ -5,6 +5,8 @@ Tailing follows a *name*, as `tail -F` does:
 - A file that was renamed away (rotation) is read on beside the new one, because its writer may open
   the new one much later. It is left after a minute of silence, once it was removed or another one
   was rotated.
+- Files that had the name only between two looks are found by the names that rotation gave them
+  (rotated.py), and read in their order. What can't be read of them is said.
 - A file that was cut short (truncation), or written anew in place, is read from its start.
 - A file that is missing, or not allowed, for a while is waited for. Without tailing it is an error.
 
@@ -26,6 +28,7 @@ from itertools import islice
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
+from commitlog.ingest.rotated import RotatedFiles, beginning
 from commitlog.ingest.sending import Item, Sender, run_producer
 from commitlog.ingest.settings import STDIN
 from commitlog.lines import LineSplitter
@@ -81,6 +84,9 @@ class OpenFile:
         """The last line, which has no newline."""
         return self._splitter.end()
 
+    def beginning(self) -> bytes:
+        return beginning(self._descriptor)
+
     def is_removed(self) -> bool:
         return os.fstat(self._descriptor).st_nlink == 0
 
@@ -132,6 +138,7 @@ class Tail:
         self._file: OpenFile | None = None
         self._old: list[OpenFile] = []
         self._complaint = ""
+        self._rotated = RotatedFiles(path) if self.follow else None
 
     @property
     def skipped(self) -> int:
@@ -164,6 +171,7 @@ class Tail:
             self._file.heard_ns = self._clock.monotonic_ns()
             self._old.append(self._file)
             self._file = None
+            self._open_missed()
         if self._file is None and not self.done:
             self._open()
             self._take_back()
@@ -182,14 +190,35 @@ class Tail:
         except OSError as error:
             self._complain(error)
             return
+        self._file = self._opened(descriptor)
+        self._complaint = ""
+
+    def _opened(self, descriptor: int) -> OpenFile:
         splitter = LineSplitter(f"--input {self.path}", LINE_BYTES_MAX, skips=self._skips)
         try:
-            self._file = OpenFile(self.path, descriptor, splitter, follow=self.follow, say=self._say)
+            file = OpenFile(self.path, descriptor, splitter, follow=self.follow, say=self._say)
         except BaseException:
             os.close(descriptor)
             raise
         self._splitters.append(splitter)
-        self._complaint = ""
+        return file
+
+    def _open_missed(self) -> None:
+        """Opens the files that had the name since the last look, and says which can't be read."""
+        assert self._rotated is not None
+        read = [(file.text.identity, file.beginning()) for file in self._old]
+        missed, said = self._rotated.missed(read, is_gone=self._old[-1].is_removed())
+        for path in missed:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError as error:
+                said.append(f"{path}: {error.strerror}")
+                continue
+            file = self._opened(descriptor)
+            file.heard_ns = self._clock.monotonic_ns()
+            self._old.append(file)
+        if said:
+            self._say(f"{self.path}: lines may have been missed: {'; '.join(said)}")
 
     def _take_back(self) -> None:
         """Goes on in a file that was renamed and has its name again."""
