@@ -29,7 +29,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
 from commitlog.errors import FAULT_BY_ERRNO, BackupRefused, DiskError, StoreRefused, StoreRunning
-from commitlog.inspecting.state_files import damaged_schemas
+from commitlog.inspecting.state_files import misplaced_schemas
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
 
@@ -209,7 +209,7 @@ class StoreBackup:
             lane.copy()
             self._copy_schemas()
             lane.publish()
-        self._findings += damaged_schemas(self.source)  # they are copied, or their topics would have only bytes
+        self._name_damaged_schemas()
         self._replace_files(self._files.deletions(), deletions)
         self._replace_files(self._files.readers(), readers)
         self.target.save(self._facts_of_backup(facts))
@@ -250,6 +250,13 @@ class StoreBackup:
         for name in self._source_files.schemas():
             if not self._files.exists(name):
                 self._files.write(name, self._source_files.read(name))
+
+    def _name_damaged_schemas(self) -> None:
+        """Names those that are damaged. They are copied, or their topics would have only bytes."""
+        self._findings += misplaced_schemas(self.source)
+        for name in self._source_files.schemas():
+            if damage := self._source_files.damage(name, self._source_files.read(name)):
+                self._findings.append(damage)
 
     def _replace_files(self, known: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> None:
         """Writes the store's small files. A damaged one never takes the place of the backup's.

@@ -28,16 +28,32 @@ def damaged_state_files(directory: StoreDirectory) -> list[str]:
 
 def damaged_schemas(directory: StoreDirectory) -> list[str]:
     """What is wrong with the schemas of a store."""
+    found = misplaced_schemas(directory)
+    topics = directory.channel.list(directory.topics_directory) if directory.topics_directory.is_dir() else []
+    if not topics:
+        return found
+    from commitlog.schemas.topic_schemas import TopicSchemas  # most stores have none, and Arrow is large
+
+    schemas = TopicSchemas(directory, directory.channel)
+    for topic in topics:
+        if (directory.topics_directory / topic).is_dir():
+            with _noted(found):
+                schemas.check(topic)
+    return found
+
+
+def misplaced_schemas(directory: StoreDirectory) -> list[str]:
+    """Names a file in place of the schemas of all topics, or of a topic that has messages.
+
+    Other files among them are somebody's notes.
+    """
     found: list[str] = []
     with _noted(found):
-        topics = names_in(directory.topics_directory, directory.channel)
-        if topics:
-            from commitlog.schemas.topic_schemas import TopicSchemas  # most stores have none, and Arrow is large
-
-            schemas = TopicSchemas(directory, directory.channel)
-            for topic in topics:
+        for topic in names_in(directory.topics_directory, directory.channel):
+            lanes = map(directory.lane_directory, directory.lane_numbers())
+            if any(lane.queue_path(topic).exists() for lane in lanes):
                 with _noted(found):
-                    schemas.check(topic)
+                    names_in(directory.topics_directory / topic, directory.channel)
     return found
 
 
