@@ -14,6 +14,7 @@ from commitlog.errors import DamagedFile, StoreDamaged, StoreNotFound, StoreRefu
 from commitlog.reading.log_scan import LogScan
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
+from commitlog.shm.row_check import check_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,16 @@ def _roots_of_store(directory: StoreDirectory) -> tuple[list[LogRoot], list[str]
         if not view.live:
             roots, findings = _lane_roots(lane_directories, view.segment_bytes, view.store_id, channel)
             return roots, lost + findings
-        return [_live_root(lane_directory, view) for lane_directory in lane_directories], lost
+        return [_live_root(lane_directory, view) for lane_directory in lane_directories], lost + _damaged_rows(view)
     finally:
         view.close()
+
+
+def _damaged_rows(view: StoreView) -> list[str]:
+    """A line for each lane whose words in shared memory make no sense."""
+    assert view.control
+    rows = ((lane, check_row(view.control.row(lane), view.segment_bytes)) for lane in view.lanes())
+    return [f"lane {lane}: its positions in {view.control.region.path}: {wrong}" for lane, wrong in rows if wrong]
 
 
 def _live_root(lane_directory: LaneDirectory, view: StoreView) -> LogRoot:

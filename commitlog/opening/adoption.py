@@ -23,9 +23,10 @@ from commitlog.opening.adopted_queues import check_queues
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
 from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.scan import scan
-from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROWS, Lane, segment_start
+from commitlog.shm.layout import LANE_ROWS, Lane, segment_start
 from commitlog.shm.pool import is_direct, remove_buffers
 from commitlog.shm.positions import ControlRegion
+from commitlog.shm.row_check import check_row
 
 _COMPARED_BYTES = 1 << 18
 _ZEROS = bytes(_COMPARED_BYTES)
@@ -120,15 +121,11 @@ class Adoption:
 
     def _check_words(self, lane: int, row: memoryview) -> None:
         """Raises PoolNotAdopted for positions that no lane of this store can have."""
-        size, most = self.facts.segment_bytes, (DIRECT_WINDOW + 1) * self.facts.segment_bytes
-        in_order = (
-            max(row[Lane.DISPATCHED], row[Lane.FIRST]) <= row[Lane.FLUSHED] <= row[Lane.COMMITTED] <= row[Lane.WROTE]
-        )
-        if row[Lane.SEGMENT_SIZE] not in (0, size) or not in_order or row[Lane.WROTE] - row[Lane.FLUSHED] > most:
+        if wrong := check_row(row, self.facts.segment_bytes):
             raise PoolNotAdopted(
-                f"lane {lane}: its positions in {self.control.region.path} are damaged. Keep a copy of the pool, then remove "
-                f"it, {self._pool}, to go on with what the files say: messages of any lane that are in the pool only are "
-                f"given up then"
+                f"lane {lane}: its positions in {self.control.region.path} are damaged: {wrong}. Keep a copy of the pool, "
+                f"then remove it, {self._pool}, to go on with what the files say: messages of any lane that are in the pool "
+                f"only are given up then"
             )
 
     def _recover(self, lane: int, *, known_end: int = 0) -> None:

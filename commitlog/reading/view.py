@@ -27,9 +27,10 @@ from commitlog.disk.store_directory import (
     checked_path,
 )
 from commitlog.errors import DamagedFile, StoreNotFound, disk_error, is_refusal
-from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROWS, Lane
+from commitlog.shm.layout import LANE_ROWS, Lane
 from commitlog.shm.positions import ControlRegion, counted_entries
 from commitlog.shm.region import RegionError, private_directory
+from commitlog.shm.row_check import UNFLUSHED_SEGMENTS_MAX
 
 _LOOKS_MOST = 100
 _LOOK_AGAIN_SECONDS = 0.001
@@ -263,7 +264,7 @@ class StoreView:
             dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
             entries, first = counted_entries(row, dispatched), row[Lane.FIRST]
             in_order = max(dispatched, first) <= flushed <= committed
-            if in_order and committed - flushed <= (DIRECT_WINDOW + 1) * self.segment_bytes:
+            if in_order and committed - flushed <= UNFLUSHED_SEGMENTS_MAX * self.segment_bytes:
                 return LaneLimits(lane, first, dispatched, flushed, committed, entries)
             SYSTEM_CLOCK.sleep(_LOOK_AGAIN_SECONDS)
         raise DamagedFile(

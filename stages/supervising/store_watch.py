@@ -5,6 +5,7 @@ Somebody may remove either of them while the store runs, or promote a replica of
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from commitlog.errors import PoolUnlinked, store_moved
 from commitlog.shm.layout import Lane
 from commitlog.shm.pool import buffers_path
 from commitlog.shm.positions import ControlRegion
+from commitlog.shm.row_check import check_row
+
+log = logging.getLogger(__name__)
 
 
 class StoreWatch:
@@ -24,11 +28,14 @@ class StoreWatch:
     def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
         self.directory, self.control = directory, control
         self.pool = control.region.path.parent
+        self._segment_bytes = directory.load().segment_bytes
+        self._damaged: set[int] = set()
         self._only_drains = os.path.lexists(directory.superseded_file)  # else it would not have started
 
     def check(self) -> None:
-        """Raises StoreMoved, PoolUnlinked, StoreSuperseded."""
+        """Raises StoreMoved, PoolUnlinked, StoreSuperseded. Logs lanes with impossible words."""
         self.check_place()
+        self._check_rows()
         if not self._only_drains and os.path.lexists(self.directory.superseded_file):
             # the HAService has met the store that was promoted
             raise superseded(self.directory)
@@ -46,6 +53,13 @@ class StoreWatch:
         """
         if not self.control.is_at(self.directory.path):
             raise store_moved(self.directory.path, self.pool)
+
+    def _check_rows(self) -> None:
+        for lane in np.flatnonzero(self.control.lane_table()[:, Lane.WROTE]).tolist():
+            wrong = check_row(self.control.row(lane), self._segment_bytes)
+            if wrong and lane not in self._damaged:
+                log.error("lane %d: its positions in %s are damaged: %s", lane, self.control.region.path, wrong)
+                self._damaged.add(lane)
 
     def _unlinked_buffers(self) -> Path | None:
         """The path of a lane's buffers that have no name any more; None where all have one.

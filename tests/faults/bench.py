@@ -17,7 +17,8 @@ from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
-from commitlog.shm.layout import LANES_AT, Header, Lane, Stage
+from commitlog.shm.layout import LANE_ROWS, LANES_AT, Header, Lane, Stage
+from commitlog.shm.row_check import check_row
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.starting import StoreOpening
 from commitlog.stages.supervising.stopping import close_store
@@ -109,7 +110,13 @@ class Bench:
         moved = [
             bool(self.stages[n].work()) for n in names or ("allocator", "flusher", "committer", "flusher", "dispatcher")
         ]
+        self.check_rows()
         return any(moved)
+
+    def check_rows(self) -> None:
+        """Fails for words that no lane can have: see `check_row`."""
+        for lane in range(LANE_ROWS):
+            assert not check_row(self.control.row(lane), self.supervisor.facts.segment_bytes)
 
     def settle(self, rounds: int = 200) -> None:
         """Turns until nothing is left, with the time that retries need; fails after `rounds`."""
