@@ -48,10 +48,12 @@ FLOORS: tuple[dict[str, str], ...] = (
         "schemas": "a topic's schema and its versions; rows of users as Arrow record batches",
     },
     {
+        "columns": "slices of a log as Arrow columns; the rows of typed topics",
+    },
+    {
         "appending": "what a producer does below `send`: its lane, its place in the buffers, waits, wakeups",
         "opening": "how a store comes back at a start: with its pool (adoption), or from its files (recovery)",
         "inspecting": "looks and changes nothing: verify, dump, logs, profiles",
-        "columns": "slices of a log as Arrow columns; the rows of typed topics",
     },
     {
         "planning": "what a read takes: options become offsets, and those tasks; of a directory or of a served store",

@@ -41,7 +41,12 @@ HEAVY = (
 ARROW_ROOMS = tuple(
     f"commitlog/{room}/" for room in ("columns", "schemas", "planning", "remote", "serving", "forwarding")
 )
-ARROW_MODULES = ("commitlog/arrow.py", "commitlog/appending/row_sending.py", "commitlog/text_files.py")
+ARROW_MODULES = (
+    "commitlog/arrow.py",
+    "commitlog/appending/row_sending.py",
+    "commitlog/appending/message_rows.py",
+    "commitlog/text_files.py",
+)
 
 # The door to the disk, and the one to shared memory.
 DOORS = {"commitlog/disk/file_channel.py", "shm/region.py"}

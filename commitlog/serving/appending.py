@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from commitlog.columns.message_rows import MessageRows
+from commitlog.appending.message_rows import MessageRows
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     AccessDenied,

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from commitlog.appending.message_rows import MessageRows
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.columns.message_rows import MessageRows
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import NoFreeLane, OptionError, RecordError, StoreNotFound, StoreNotRunning
 from commitlog.planning.address import Address
