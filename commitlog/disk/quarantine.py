@@ -91,6 +91,21 @@ class Quarantine:
         self.channel.create_directory(self.path, below=self.lane_directory.path)
         self._copy(start + self.segment_bytes, start + length, "surplus", start)
 
+    def fit(self, start: int, length: int) -> str:
+        """Gives a segment file of this length a segment's size, and returns the line to report.
+
+        A file that is too short gets zeros. The surplus of one that is too long is set aside.
+        """
+        path = self.lane_directory.segment_path(start)
+        with self.channel.opened(path, write=True) as fd:
+            if length > self.segment_bytes:
+                self.keep_surplus(start, length)
+                self.channel.truncate(fd, self.segment_bytes)
+            else:
+                self.channel.allocate(fd, self.segment_bytes)
+            self.channel.fdatasync(fd)
+        return f"{path}: was {length:,} bytes, a segment has {self.segment_bytes:,}; made to fit"
+
     # ---- cuts -----------------------------------------------------------------------------------
 
     def plan(

@@ -18,7 +18,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.disk.quarantine import is_noted
+from commitlog.disk.quarantine import Quarantine, is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, PoolNotAdopted
 from commitlog.opening import Report
@@ -78,6 +78,7 @@ class AdoptedLog:
         """Compares, writes back, and makes what is missing. Raises PoolNotAdopted, OSError."""
         row, size = self._row, self.segment_bytes
         first, flushed = row[Lane.FIRST], row[Lane.FLUSHED]
+        self._fit_sizes(flushed)
         if row[Lane.BUFFERS] & 1 and row[Lane.SLOTS]:
             self._compare_buffers(first, flushed)
         positions = PositionsFile(self.lane_directory, self.store_id, self.channel)
@@ -91,6 +92,18 @@ class AdoptedLog:
             if start not in self._held:
                 self._check_old(segments, start, min(start + size, flushed))
         self._make_missing(segments, flushed)
+
+    def _fit_sizes(self, flushed: int) -> None:
+        """Gives files that are too long their size, and all files that have nothing flushed.
+
+        In direct mode such a file may have messages that nothing else has. An allocator would put a
+        new file into its place.
+        """
+        segments = MappedFileQueue(self.lane_directory.commitlog, self.segment_bytes, self.channel)
+        quarantine = Quarantine(self.lane_directory, self.segment_bytes, self.channel)
+        for start, length in segments.wrong_sizes.items():
+            if length > self.segment_bytes or start >= flushed:
+                self.report(f"lane {self._lane}: {quarantine.fit(start, length)}")
 
     # ---- what buffers hold ----------------------------------------------------------------------
 

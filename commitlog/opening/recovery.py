@@ -266,8 +266,7 @@ class _Recovery:
     def _fit_sizes(self) -> None:
         """Gives every segment file the size that readers count on.
 
-        A file that is too short gets zeros, and the walk decides what they mean. The surplus of a
-        file that is too long is set aside.
+        The walk decides what the zeros mean that a file gets that is too short.
         """
         segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
         sizes = set(segments.wrong_sizes.values())
@@ -279,16 +278,7 @@ class _Recovery:
             )
         self.too_short = [start for start, length in segments.wrong_sizes.items() if length < self.size]
         for start, length in segments.wrong_sizes.items():
-            with self.channel.opened(segments.segment_path(start), write=True) as fd:
-                if length > self.size:
-                    self.quarantine.keep_surplus(start, length)
-                    self.channel.truncate(fd, self.size)
-                else:
-                    self.channel.allocate(fd, self.size)
-                self.channel.fdatasync(fd)
-            self._find(
-                f"{segments.segment_path(start)}: was {length:,} bytes, a segment has {self.size:,}; made to fit"
-            )
+            self._find(self.quarantine.fit(start, length))
 
     def _positions_of(self, log: LogScan, recorded: Positions | None) -> Positions:
         """The recorded positions, with where the log begins.

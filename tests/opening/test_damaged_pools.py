@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,12 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
 from commitlog.shm.positions import ControlRegion
 from tests.builders.killed import kill_store
+from tests.crash.scene import halted_process, pid_of
+from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16}}
 
@@ -89,3 +92,24 @@ def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
     assert commitlog.Store.open(path, CONFIG).close().drained
     with commitlog.Reader(path, start="earliest") as reader:
         assert [int(message.value) for message in reader] == list(range(100))
+
+
+@pytest.mark.parametrize("length", [(1 << 16) + 20, (1 << 16) - 20])
+def test_a_segment_of_a_wrong_size_keeps_what_only_it_has(length: int, tmp_path: Path) -> None:
+    """It was written directly, nothing of it is flushed, and its file has another size now."""
+    path, config = tmp_path / "store", {"store": CONFIG["store"] | {"write_path": "direct"}}
+    store = commitlog.Store.open(path, config)
+    with store.producer() as producer:
+        producer.send("orders", b"x").wait("flushed")
+        with closing(StoreView(path)) as view:
+            wait_until(lambda: view.control and view.control.row(0)[Lane.OPENED] >= 2 << 16, "the next segment")
+        with halted_process(pid_of(path, "flusher")):
+            sent = 1  # and the last one
+            while (receipt := producer.send("orders", b"y" * 1000)).physical_offset < 1 << 16:
+                sent += 1
+            kill_store(store)
+    segment = path / f"lanes/0/commitlog/{receipt.physical_offset:020d}"
+    os.truncate(segment, length)
+    commitlog.Store.open(path, config).close()
+    with commitlog.Reader(path) as reader:
+        assert sum(1 for _ in reader) == sent + 1
