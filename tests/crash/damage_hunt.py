@@ -47,6 +47,19 @@ from tests.faults.bench import Bench
 STATES = ("stopped", "killed", "killed, no pool")
 CASES_A_STORE = 25
 _HANG_SECONDS = 60
+_LOOKING = {
+    "stat": 9,
+    "topics": 9,
+    "readers": 9,
+    "health": 9,
+    "replicas": 9,
+    "dump": 9,
+    "logs": 9,
+    "metrics": 9,
+    "doctor": 1,
+}
+"""Commands that look at a store, and how often: `doctor` starts two processes each time."""
+_CASES_A_LINE = 500
 _NAMES_A_LOSS = {"damage-noted", "index-damaged", "unreadable", "reader-unreadable"}
 """Reasons of health that say that something is missing."""
 
@@ -202,20 +215,8 @@ class Case:
                     raise Failure(self._said(when, "backup, which is good", lacking))
         finally:
             shutil.rmtree(target, ignore_errors=True)
-        words = self.chance.choice(
-            (
-                ("stat",),
-                ("topics",),
-                ("readers",),
-                ("health",),
-                ("doctor",),
-                ("replicas",),
-                ("dump",),
-                ("forwarders",),
-                ("metrics",),
-            )
-        )
-        _tool(*words, path)
+        (word,) = self.chance.choices(list(_LOOKING), list(_LOOKING.values()))
+        _tool(word, path)
 
     def _said(self, when: str, who: str, missing: Iterable[Sent]) -> str:
         places = sorted(message.place for message in missing)
@@ -359,6 +360,8 @@ def hunt(base: Path, seed: int, count: int, first: int = 0, *, shows: bool = Fal
             found.states[case.state] += 1
             found.damages.update(case.kinds)
             found.outcomes += case.outcome
+            if found.cases % _CASES_A_LINE == 0:
+                print(f"{found.cases:,} cases, {len(found.failures)} failed", flush=True)
     finally:
         made.close()
     return found

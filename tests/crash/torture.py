@@ -321,6 +321,7 @@ def _damage(base: Path, seed: int, count: int, first: int) -> None:
     print(found)
     print(f"{found.cases:,} damaged stores in {time.monotonic() - began:.0f} s, {len(found.failures)} failed")
     if found.failures:
+        base.rmdir()
         sys.exit(1)
     _bound(found.cases, "damaged stores")
 
