@@ -160,7 +160,7 @@ class Reader:
         """Looks at the store for the first time."""
         path = self._view.path
         if self._view.one_log and (self.follow or isolation != "flushed"):
-            option = "follow=True" if self.follow else f"isolation={isolation!r}"
+            option = "follow=True (-f)" if self.follow else f"isolation={isolation!r} (--isolation)"
             raise OptionError(
                 f"{path}: {option} needs a store of ours, and this is a RocketMQ store root: leave it out"
             )

@@ -7,7 +7,6 @@ import itertools
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
@@ -26,6 +25,7 @@ from commitlog.cli.served import (
 from commitlog.lines import for_terminal
 
 if TYPE_CHECKING:
+    from commitlog.planning.address import Address
     from commitlog.reader import Reader
 
 
@@ -113,7 +113,7 @@ def cat(
                 raise typer.BadParameter(
                     "--rows needs one --topic, and goes without -f, --partition, --where and --format"
                 )
-            lines = _rows(store, files, (topic or [""])[0], start, isolation, skip_corrupt)
+            lines = _rows(address or store, (topic or [""])[0], start, isolation, skip_corrupt)
             _print_rows(out, map(for_terminal, lines) if terminal else lines, count)
         elif address is not None:
             from commitlog.reading.starting_point import parse_starts
@@ -177,26 +177,17 @@ def _print_values(out: BinaryIO, reader: Reader, count: int | None) -> None:
             return
 
 
-def _rows(
-    store: str, files: tuple[Path | None, ...], topic: str, start: str, isolation: str, skip_corrupt: bool
-) -> Iterator[bytes]:
-    from commitlog.arrow import read_arrow
+def _rows(place: Address | str, topic: str, start: str, isolation: Isolation, skip_corrupt: bool) -> Iterator[bytes]:
+    from commitlog.columns.read_plan import ReadOptions
+    from commitlog.reading.starting_point import parse_starts
+    from commitlog.remote.topic_reading import open_topic
     from commitlog.schemas.row_lines import lines_of
 
-    token_file, ca_file, cert_file, key_file = files
-    batches = read_arrow(
-        store,
-        topic,
-        start=start,
-        values="columns",
-        isolation=Isolation(isolation).value,
-        ignore_corrupt=skip_corrupt,
-        token_file=token_file,
-        ca_file=ca_file,
-        cert_file=cert_file,
-        key_file=key_file,
-    )
-    for batch in batches:
+    options = ReadOptions(isolation.value, ignore_corrupt=skip_corrupt, reader="cat")
+    start_at, end_at = parse_starts(start), parse_starts("latest")
+    for batch in open_topic(
+        place, topic, start_at, end_at, columns=None, metadata=False, values="columns", options=options
+    ):
         yield from lines_of(batch)
 
 

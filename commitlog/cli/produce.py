@@ -34,6 +34,7 @@ from commitlog.errors import (
     CommitLogError,
     IllegalRow,
     InputError,
+    MessageTooLarge,
     NoSchema,
     StoreMoved,
     StoreNotFound,
@@ -286,38 +287,60 @@ class _Sending:
     def _send(self, producer: AnyProducer, part: _Part) -> None:
         topic, tags, headers, lines = self.topic, self.tags, self.headers, part.lines
         if self.rows:
-            numbers = [number for number, line in enumerate(lines) if line.strip()]
-            rows = [self._row(part, number) for number in numbers]
+            self._send_rows(producer, part)
+        elif self.key_separator:
+            keys, values, wrong = self._split(part)
+            producer.send_batch(topic, values, keys=keys, tags=tags, headers=headers)
+            self.sent += len(values)
+            if wrong is not None:
+                raise wrong
+        else:
+            producer.send_batch(topic, lines, key=self.key, tags=tags, headers=headers)
+            self.sent += len(lines)
+
+    def _send_rows(self, producer: AnyProducer, part: _Part) -> None:
+        """Sends the rows up to the first line that is none. Raises InputError, which names it."""
+        rows, places, wrong = list[Any](), list[str](), None
+        for number, line in enumerate(part.lines):
+            if line.strip():
+                try:
+                    rows.append(self._row(part, number))
+                except InputError as error:
+                    wrong = error
+                    break
+                places.append(part.place(number))
+        while rows:
             try:
-                producer.send_rows(topic, rows, key=self.key, tags=tags, headers=headers)
-            except IllegalRow as error:
+                producer.send_rows(self.topic, rows, key=self.key, tags=self.tags, headers=self.headers)
+                break
+            except IllegalRow as error:  # nothing was sent
                 if error.row < 0:
                     raise
                 why = str(error).removeprefix(f"row {error.row}").lstrip(",: ")
-                named = InputError(f"{part.place(numbers[error.row])}: {why}")
+                wrong = InputError(f"{places[error.row]}: {why}")
+                del rows[error.row :]  # columns are looked at one by one: one before it may be wrong, too
+            except MessageTooLarge as error:
+                named = InputError(f"{places[error.rows_sent]}: {error}")
                 named.rows_sent = error.rows_sent
                 raise named from error
-            self.sent += len(rows)
-            return
-        if self.key_separator:
-            keys, lines = self._split(part)
-            producer.send_batch(topic, lines, keys=keys, tags=tags, headers=headers)
-        else:
-            producer.send_batch(topic, lines, key=self.key, tags=tags, headers=headers)
-        self.sent += len(lines)
+        self.sent += len(rows)
+        if wrong is not None:
+            raise wrong
 
-    def _split(self, part: _Part) -> tuple[list[str | None], list[bytes]]:
-        """A line without the separator, or with nothing before it, has no key."""
-        keys: list[str | None] = []
-        values = []
+    def _split(self, part: _Part) -> tuple[list[str | None], list[bytes], InputError | None]:
+        """Keys and values up to the first line whose key can't be sent, and that line's error.
+
+        A line without the separator, or with nothing before it, has no key.
+        """
+        keys, values = list[str | None](), list[bytes]()
         for number, line in enumerate(part.lines):
             before, found, behind = line.partition(self.key_separator)
             try:
                 keys.append(before.decode() or None if found else None)
             except UnicodeDecodeError:
-                raise InputError(f"{part.place(number)}: its key is not UTF-8") from None
+                return keys, values, InputError(f"{part.place(number)}: its key is not UTF-8")
             values.append(behind if found else line)
-        return keys, values
+        return keys, values, None
 
     def _row(self, part: _Part, number: int) -> Any:
         import orjson

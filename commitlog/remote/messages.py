@@ -58,7 +58,7 @@ class RemoteMessages:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._address, self._clock = address, clock
-        self._options = ReadOptions(isolation, ignore_corrupt=ignore_corrupt, reader="read_arrow")
+        self._options = ReadOptions(isolation, ignore_corrupt=ignore_corrupt, reader="cat")
         self._named, self._follow = sorted(set(topics)), follow
         self._lanes = LaneChoice.of(lanes, None)
         self._index = index = RemoteIndex(address, isolation, tuple(self._named) or None)

@@ -14,7 +14,7 @@ from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import Messages, RowWriter
-from commitlog.errors import IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
+from commitlog.errors import CommitLogError, IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import BytesKey, check_topic, encode_properties
@@ -232,12 +232,19 @@ class RemoteProducer:
         """Collects rows of a typed topic; the arguments are those of `Producer.send_rows`.
 
         Returns the receipt of the last message, which is flushed after all others; None for no
-        rows. Raises what `send` does, and before anything is sent IllegalRow, NoSchema.
+        rows. Raises what `send` does, with the number of rows that were collected before as
+        `error.rows_sent`; and before anything is sent IllegalRow, NoSchema.
         """
         how = RowOptions(key, headers, tags, max_rows=max_rows, max_bytes=max_bytes, compression=compression)
         receipt: RemoteReceipt | None = None
-        for _, value, own, _ in self._rows.messages(topic, rows, how, self.message_bytes_max):
-            receipt = self._collect(topic, [value], [key], own, tags)
+        collected = 0
+        try:
+            for count, value, own, _ in self._rows.messages(topic, rows, how, self.message_bytes_max):
+                receipt = self._collect(topic, [value], [key], own, tags)
+                collected += count
+        except CommitLogError as error:
+            error.rows_sent = collected
+            raise
         return receipt
 
     def rows(

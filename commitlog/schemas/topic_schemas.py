@@ -198,7 +198,7 @@ def _check_change(latest: TopicSchema, columns: pa.Schema, evolve: bool) -> None
     """Raises SchemaConflict, with both schemas, if these can't be the next version's columns."""
     reason = why_not_grown(latest.columns, columns)
     if reason is None and not evolve:
-        reason = "it can grow to the new one: say so by store.create_topic(…, evolve=True)"
+        reason = "it can grow to the new one: say so in Python, store.create_topic(…, evolve=True)"
     if reason is not None:
         raise SchemaConflict(
             f"topic {latest.topic} has another schema, {reason}. It has {latest}. The new one is {ddl(columns)}"

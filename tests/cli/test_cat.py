@@ -149,6 +149,7 @@ def test_rows_before_a_value_are_printed(tmp_path: Path) -> None:
     done = run("cat", store.path, "--rows", "--topic", "sales")
     assert (done.returncode, done.stdout) == (1, b'{"id":1}\n')
     assert b"offset 1: the message has a value and no rows" in done.stderr
+    assert b"Option --skip-corrupt leaves such records out" in done.stderr
     assert cat(store, "--rows", "--topic", "sales", "--skip-corrupt") == b'{"id":1}\n{"id":2}\n'
 
 

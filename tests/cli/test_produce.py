@@ -77,9 +77,27 @@ def test_rows_of_a_typed_topic(store: commitlog.Store) -> None:
     assert printed == '{"id":1,"fruit":"apple","price":0.5}\n{"id":2,"fruit":null,"price":null}\n'
     wrong = produce(store, "sales", '{"id": 3}\nnot json\n', "--rows")
     assert wrong.exit_code == 1
-    assert f"stopped after 0 rows, all of which are on disk: {file_of(store, 'sales')}: line 2 is not JSON" in str(
+    assert f"stopped after 1 row, all of which are on disk: {file_of(store, 'sales')}: line 2 is not JSON" in str(
         wrong.exception
     )
+
+
+BAD_LINES = {
+    "not-json": ("no json", "line 4 is not JSON"),
+    "bad-value": ('{"id": "x", "n": 1}', "line 4: column id: 'x' is no BIGINT"),
+    "bad-columns": ('{"id": 1, "n": "y"}\n{"id": "x"}', "line 4: column n: 'y' is no INT"),
+    "too-large": ('{"id": 1, "t": "' + "x" * 65_000 + '"}', "line 4: MESSAGE_SIZE_EXCEEDED"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_rows_before_a_bad_line_are_sent(store: commitlog.Store, name: str) -> None:
+    """The error counts them and names the line; nothing behind it is sent."""
+    store.create_topic(name, schema="id BIGINT, n INT, t STRING")
+    bad, message = BAD_LINES[name]
+    done = produce(store, name, f'{{"id": 1}}\n\n{{"id": 2}}\n{bad}\n{{"id": 3}}\n', "--rows")
+    assert f"stopped after 2 rows, all of which are on disk: {file_of(store, name)}: {message}" in str(done.exception)
+    assert commitlog.read_arrow(store.path, name, columns=["id"]).read_all().to_pydict() == {"id": [1, 2]}
 
 
 def test_a_line_that_can_not_be_sent_is_named(store: commitlog.Store, tmp_path: Path) -> None:
@@ -87,10 +105,10 @@ def test_a_line_that_can_not_be_sent_is_named(store: commitlog.Store, tmp_path: 
     store.create_topic("named", schema="id BIGINT NOT NULL")
     (tmp_path / "first").write_text('{"id": 1}\n' * 3)
     (tmp_path / "second").write_text('{"id": 1}\n\n{"id": "x"}\n')
-    with pytest.raises(InputError, match=r"after 3 rows, .*/second: line 3: column id: 'x' is no BIGINT"):
+    with pytest.raises(InputError, match=r"after 4 rows, .*/second: line 3: column id: 'x' is no BIGINT"):
         invoke("produce", store.path, "named", tmp_path / "first", tmp_path / "second", "--rows")
     (tmp_path / "third").write_bytes(b"a:1\n\xff:2\n")
-    with pytest.raises(InputError, match=r"after 3 lines, .*/third: line 2: its key is not UTF-8"):
+    with pytest.raises(InputError, match=r"after 4 lines, .*/third: line 2: its key is not UTF-8"):
         invoke("produce", store.path, "keyed", tmp_path / "first", tmp_path / "third", "-K", ":")
 
 

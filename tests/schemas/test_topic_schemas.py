@@ -80,7 +80,7 @@ CONFLICTS = [
 def test_a_schema_may_grow(made: HandMadeStore, old: str, new: str) -> None:
     """Only where it is said: a typing mistake makes no new version."""
     declare(made, "orders", old)
-    with pytest.raises(SchemaConflict, match=r"say so by store.create_topic\(…, evolve=True\)"):
+    with pytest.raises(SchemaConflict, match=r"say so in Python, store.create_topic\(…, evolve=True\)"):
         declare(made, "orders", new)
     assert declare(made, "orders", new, evolve=True).version == 2
     found = latest(made)
