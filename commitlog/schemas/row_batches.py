@@ -21,7 +21,7 @@ import pyarrow as pa
 from commitlog.errors import IllegalArgument, IllegalRow
 from commitlog.schemas.casting import cast, is_null_where_none_may_be, may_cast
 from commitlog.schemas.ddl import ddl_type
-from commitlog.schemas.pandas_frames import as_python, columns_of_frame, is_frame
+from commitlog.schemas.pandas_frames import as_python, columns_of_frame, is_frame, with_integers
 from commitlog.schemas.python_values import columns_of, fits, plain, times_array, wanted
 from commitlog.schemas.topic_schemas import TopicSchema
 
@@ -121,6 +121,8 @@ def _fitted(rows: Columns, schema: TopicSchema) -> pa.Table:
     for field in schema.columns:
         column = rows.by_name.get(field.name)
         if isinstance(column, list):
+            if pa.types.is_integer(field.type):
+                column = with_integers(column)
             column = pa.chunked_array([_array(column, field, as_python)])
         elif column is None or column.null_count == len(column):  # nulls have no type
             column = pa.chunked_array([pa.nulls(rows.count, field.type)])
