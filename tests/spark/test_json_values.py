@@ -219,28 +219,44 @@ _KINDS = {
 }  # fmt: skip
 
 
+_VALUES, _DEPTHS = _pieces(list(_KINDS), _FIELDS), st.sampled_from([0, 0, 0, 1, 499, 500, 501, 990, 5000])
+
+
 @pytest.mark.parametrize("both_ways", ["path"], indirect=True)
-@given(value=_pieces(list(_KINDS), _FIELDS), deep=st.sampled_from([0, 0, 0, 1, 499, 500, 501, 990, 5000]))
+@given(value=_VALUES, deep=_DEPTHS)
 @example(value={"t": "0000-01-01T00:00:00Z"}, deep=0)
-@settings(max_examples=200)
+@settings(max_examples=40)
 def test_a_value_gives_the_same_beside_any_neighbour(
     value: dict[str, Any], deep: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Beside none, beside a good one, and beside one that is malformed: of every type."""
+    check_neighbours(value, deep, tmp_path_factory.mktemp("beside"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("both_ways", ["path"], indirect=True)
+@given(value=_VALUES, deep=_DEPTHS)
+@settings(max_examples=1000)
+def test_many_values_give_the_same_beside_any_neighbour(
+    value: dict[str, Any], deep: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Twenty-five times as many of them."""
+    check_neighbours(value, deep, tmp_path_factory.mktemp("beside"))
+
+
+def check_neighbours(value: dict[str, Any], deep: int, path: Path) -> None:
     text = json.dumps(value).encode()
     if deep:
         text = text[:-1] + (b", " if value else b"") + b'"deep": ' + b"[" * deep + b"]" * deep + b"}"
     schema = pa.schema([*((name, kind) for name, kind in _KINDS.items()), ("_corrupt_record", pa.string())])
-    found = []
-    for values in ([text], [text, b'{"a":1}'], [text, b'{"a":"x"}']):
-        store = store_of(tmp_path_factory.mktemp("beside"), values)
-        found.append(lines(store, len(values), schema)[0])
-    assert found[0] == found[1] == found[2]
+    store = store_of(path, [text, b'{"a":1}', text, b'{"a":"x"}'])
+    alone, beside_good, beside_bad = (lines(store, *places, schema)[0] for places in ((0, 1), (0, 2), (2, 4)))
+    assert alone == beside_good == beside_bad
 
 
-def lines(store: HandMadeStore, count: int, schema: pa.Schema) -> list[bytes]:
-    """Each row as text, also with times that Python does not have."""
-    piece = Slice("orders", 0, 0, count, -1, 0)
+def lines(store: HandMadeStore, start: int, end: int, schema: pa.Schema) -> list[bytes]:
+    """The rows [start, end) as texts, also with times that Python does not have."""
+    piece = Slice("orders", 0, start, end, -1, 0)
     plan = ReadPlan(str(store.path), store.id, store.segment_bytes, (piece,))
     (batch,) = SliceReader(plan, piece, SegmentCache()).batches(JsonRows(schema, ReadOptions()).batches)
     batch.validate(full=True)
