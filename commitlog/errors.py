@@ -580,7 +580,7 @@ def disk_error(code: int, doing: str) -> DiskError:
     return kind(f"{doing}: {name} ({kind.hint})")
 
 
-NOT_A_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
+NOT_A_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
 """What the system says where a directory, a link or a pipe is in the place of a file, or a file in
 that of a directory.
 """

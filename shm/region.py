@@ -55,7 +55,10 @@ def private_directory(path: Path, *, create: bool) -> None:
 
 
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
-"""What the system says where something else is in the place of a file: a link, a directory, …"""
+"""What opening says where a link, a directory, … is in the place of a file. Shared memory imports
+nothing of the package, so it can't use `errors.NOT_A_FILE`; other than there a wrong argument
+(EINVAL) is no such thing here.
+"""
 
 
 def _opened(path: Path, flags: int) -> io.FileIO:

@@ -150,7 +150,7 @@ class JsonRows:
         for number, value in enumerate(values.to_pylist()):
             row: list[Any] = [None] * len(self._fields)
             try:
-                found = _object(value)
+                found = _parsed(value)
             except (ValueError, RecursionError, ArithmeticError):
                 malformed[number] = True
                 found = {}
@@ -225,7 +225,7 @@ def _malformed(decoder: Decoder, values: pa.BinaryArray, number: int) -> Malform
     )
 
 
-def _object(value: bytes) -> dict[str, Any]:
+def _parsed(value: bytes) -> dict[str, Any]:
     """The JSON object that a value begins with. An empty value has no fields. Raises ValueError."""
     text = value.decode().lstrip()
     if not text:

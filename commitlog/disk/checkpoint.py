@@ -26,7 +26,7 @@ from zlib_ng.zlib_ng import crc32
 
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import DamagedFile
+from commitlog.errors import NOT_A_FILE, DamagedFile
 
 SLOT_BYTES = 4096
 _MAGIC, _MAGIC_BEFORE = b"CLPOS\0\0\x03", b"CLPOS\0\0\x02"
@@ -35,7 +35,6 @@ _OWNER = struct.Struct("<Q16s")
 _CRC = struct.Struct("<I")
 _Owner = tuple[int, bytes]
 """Number of the lane, id of the store."""
-_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class PositionsFile:
         try:
             slots = self._slots()
         except OSError as error:
-            if error.errno in _NO_FILE:
+            if error.errno in NOT_A_FILE:
                 raise DamagedFile(f"{self._path}: {error.strerror}; move it away, then start the store") from error
             raise
         self.findings = [
@@ -184,7 +183,7 @@ class StoreCheckpoint:
         try:
             data = channel.read_file(path, _STORE_CHECKPOINT.size)
         except OSError as error:
-            if error.errno in (errno.ENOENT, *_NO_FILE):
+            if error.errno in (errno.ENOENT, *NOT_A_FILE):
                 return None
             raise
         return cls(*_STORE_CHECKPOINT.unpack(data)) if len(data) == _STORE_CHECKPOINT.size else None

@@ -7,15 +7,12 @@ readable as long as its mapping does.
 
 from __future__ import annotations
 
-import errno
 import mmap
 from pathlib import Path
 
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import DamagedFile
+from commitlog.errors import NOT_A_FILE, DamagedFile
 
-NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENODEV)
-"""The errors of a segment's path that is a link, a pipe or a directory."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -53,7 +50,7 @@ class MappedFile:
                 self.is_whole = actual >= size
                 self._mapping = map_segment(fd, actual, size, channel)
         except OSError as error:
-            if error.errno in NO_FILE:
+            if error.errno in NOT_A_FILE:
                 raise DamagedFile(f"{path}: no regular file; put the segment in its place") from error
             raise
         self.view = memoryview(self._mapping)

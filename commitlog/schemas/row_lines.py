@@ -91,7 +91,7 @@ def reader_of(columns: pa.Schema) -> Convert:
     What is no text of its column's type stays as it is: `send_rows` refuses it, and says where.
     """
     readers = {field.name: reader for field in columns if (reader := _reader(field.type)) is not None}
-    return partial(_object, readers)
+    return partial(_converted, readers)
 
 
 def _reader(kind: pa.DataType) -> Convert | None:
@@ -145,7 +145,7 @@ def _of_nested(kind: pa.DataType, convert_of: Callable[[pa.DataType], Convert | 
         return None if convert is None else partial(_items, convert)
     if pa.types.is_struct(kind):
         fields = {field.name: convert for field in kind.fields if (convert := convert_of(field.type)) is not None}
-        return partial(_object, fields) if fields else None
+        return partial(_converted, fields) if fields else None
     return None
 
 
@@ -153,7 +153,7 @@ def _items(convert: Convert, value: Any) -> Any:
     return [None if item is None else convert(item) for item in value] if isinstance(value, list) else value
 
 
-def _object(fields: dict[str, Convert], value: Any) -> Any:
+def _converted(fields: dict[str, Convert], value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
