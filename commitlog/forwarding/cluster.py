@@ -8,7 +8,8 @@ those that only a person can mend. So this module names the latter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
 from commitlog.forwarding.properties import without_secrets
 from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
 from commitlog.forwarding.settings import ForwardSettings
+from commitlog.quantities import counted
 
 T = TypeVar("T")
 
@@ -286,30 +288,49 @@ class Cluster:
 
     def _batch_bytes_max(self, names: Iterable[str], seconds: float) -> dict[str, int]:
         """The size of a batch that each topic takes; the default where we may not ask."""
+        limits = {name: config.get("max.message.bytes") for name, config in self._configs(names, seconds).items()}
+        return {name: min(int(limit or BATCH_BYTES_MOST), BATCH_BYTES_MOST) for name, limit in limits.items()}
+
+    def _configs(self, names: Iterable[str], seconds: float) -> dict[str, dict[str, str]]:
+        """The configuration of each topic; empty where we may not ask."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        found = {}
-        for resource, future in (
-            self._admin.describe_configs(resources, request_timeout=seconds).items() if resources else ()
-        ):
+        asked = self._admin.describe_configs(resources, request_timeout=seconds) if resources else {}
+        found: dict[str, dict[str, str]] = {}
+        for resource, future in asked.items():
             try:
-                limit = int(self._answer(future)["max.message.bytes"].value)
+                found[resource.name] = {name: entry.value for name, entry in self._answer(future).items()}
             except KafkaException as error:
                 if error_of(error).code() not in REFUSED and not is_of_a_topic(error_of(error)):
                     raise
-                limit = BATCH_BYTES_MOST
-            found[resource.name] = min(limit, BATCH_BYTES_MOST)
+                found[resource.name] = {}
         return found
 
-    def awaited(self, name: str, partitions: int) -> KafkaTopic:
-        """A topic, as soon as all know that it was made. Raises KafkaException."""
+    def times_taken(self, topic: str) -> tuple[float, float]:
+        """From when to when a topic takes messages, in ms since 1970.
+
+        Where we may not ask, it takes all. Raises KafkaException.
+        """
+        config, now = self._configs([topic], CALL_SECONDS)[topic], self._clock.wall_ms()
+        either = config.get("message.timestamp.difference.max.ms")  # of brokers before 3.6
+        before = config.get("message.timestamp.before.max.ms") or either
+        after = config.get("message.timestamp.after.max.ms") or either
+        return now - int(before) if before else -math.inf, now + int(after) if after else math.inf
+
+    def awaited(self, topics: Mapping[str, int]) -> dict[str, KafkaTopic]:
+        """Topics, as soon as all know that they were made with so many partitions.
+
+        Raises KafkaException.
+        """
         deadline = self._clock.monotonic_ns() + int(CALL_SECONDS * 1e9)
         while True:
             with suppress(_NotReady):
-                found = self.find([name]).get(name)
-                if found is not None and found.partitions >= partitions:
+                found = self.find(topics)
+                late = [name for name in topics if name not in found or found[name].partitions < topics[name]]
+                if not late:
                     return found
             if self._clock.monotonic_ns() > deadline:
-                raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} is not ready"))
+                names = ", ".join(list(topics)[:5])
+                raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topics such as {names} are not ready"))
             self.on_wait()
             self._clock.sleep(0.02)
 
@@ -331,6 +352,22 @@ class Cluster:
             [NewTopic(name, partitions, config=config or {})], request_timeout=CALL_SECONDS
         )
         self._done(name, future[name], KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def create_many(self, topics: Mapping[str, int]) -> set[str]:
+        """Makes topics with so many partitions at once: one by one takes Kafka much longer.
+
+        Returns those that were made; of another one `create` says why.
+        """
+        log.info("making %s in Kafka", counted(len(topics), "topic"))
+        asked = self._admin.create_topics(
+            [NewTopic(name, partitions) for name, partitions in topics.items()], request_timeout=CALL_SECONDS
+        )
+        made = set()
+        for name, future in asked.items():
+            with suppress(KafkaException):
+                self._answer(future)
+                made.add(name)
+        return made
 
     def grow(self, name: str, partitions: int) -> None:
         """Raises a topic's number of partitions. Raises KafkaException, TopicRefused."""

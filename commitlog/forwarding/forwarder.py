@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,7 @@ from commitlog.forwarding.positions import (
     read_positions,
 )
 from commitlog.forwarding.progress import Progress, Sent
-from commitlog.forwarding.refusals import OF_A_MESSAGE, TOO_LARGE, Refusals, refused_by_kafka
+from commitlog.forwarding.refusals import TOO_LARGE, Refusals, refused_by_kafka, way_out_of
 from commitlog.forwarding.session import (
     ANY_PARTITION,
     NewSession,
@@ -296,11 +297,14 @@ class Forwarder:
         New ones are made for as long as a transaction takes messages: the next one makes more. So
         nothing waits until the last one is there. Raises Stopped, TopicRefused if none is left.
         """
-        until = self._clock.monotonic_ns() + TRANSACTION_NS
         lanes_max = self._source.lanes_max()
         found: dict[str, str] = {}
         topics = {topic for topic, _ in waiting if topic not in self._refusals}
-        for topic in sorted(topics, key=lambda topic: (not targets.is_ready(topic), topic)):
+        ordered = sorted(topics, key=lambda topic: (not targets.is_ready(topic), topic))
+        new = ((topic, self._source.lanes(topic)) for topic in ordered if not targets.is_ready(topic))
+        targets.make(new, lanes_max)
+        until = self._clock.monotonic_ns() + TRANSACTION_NS
+        for topic in ordered:
             self._while_waiting()
             if found and self._clock.monotonic_ns() > until:
                 break
@@ -345,23 +349,32 @@ class Forwarder:
     def _refused(
         self, refused: RefusedByKafka, kafka_topics: dict[str, str], waiting: Waiting, sent: Sent
     ) -> MessageRefused:
-        """The error that says which message it is: librdkafka knows only what it was given."""
-        wanted = refused.message
+        """The error that says which message it is: librdkafka knows only what it was given.
+
+        Of a message with a wrong time it gives the first one of the same batch. So the topic's
+        limits tell which it is.
+        """
+        wanted, first, last = refused.message, -math.inf, math.inf
+        if refused.error.code() == KafkaError.INVALID_TIMESTAMP:
+            first, last = self._cluster.times_taken(wanted.topic)
+        by_time = (first, last) != (-math.inf, math.inf)
         what = f"a message of {len(wanted.value):,} bytes"
         for (topic, lane), (begin, end) in waiting.items():
             if kafka_topics[topic] != wanted.topic:
                 continue
             for rows in self._source.rows((topic, lane), begin, min(sent.to[topic, lane] + CHUNK_ROWS, end)):
                 for offset, value, key, time in zip(rows.offsets, rows.values, rows.keys, rows.times, strict=False):
-                    if (value, key) == (wanted.value, wanted.key) and wanted.time_ms in (0, time):
+                    is_same = (value, key) == (wanted.value, wanted.key) and wanted.time_ms in (0, time)
+                    if not first <= time <= last if by_time else is_same:
                         what = f"topic {topic}, lane {lane}, offset {offset}: its message of {len(value):,} bytes"
-                        return self._message_refused(what, refused)
-        return self._message_refused(what, refused)
+                        return self._message_refused(what, refused, by_time)
+        return self._message_refused(what, refused, by_time)
 
-    def _message_refused(self, what: str, refused: RefusedByKafka) -> MessageRefused:
-        way_out = "raise message.max.bytes in the --config file" if refused.here else OF_A_MESSAGE[refused.error.code()]
-        if refused.error.code() == KafkaError.INVALID_TIMESTAMP:
-            what += ", or another one of its batch,"  # librdkafka does not say which
+    def _message_refused(self, what: str, refused: RefusedByKafka, by_time: bool) -> MessageRefused:
+        here, code = refused.here, refused.error.code()
+        way_out = "raise message.max.bytes in the --config file" if here else way_out_of(code, refused.message.key)
+        if code == KafkaError.INVALID_TIMESTAMP and not by_time:
+            what += ", or another one of its batch,"
         return MessageRefused(
             f"{what} is refused by Kafka's topic {refused.topic} ({self._cluster.shown(refused.error.str())}): {way_out}; "
             "then start the forwarder again; it goes on with this message"

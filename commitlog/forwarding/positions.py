@@ -106,7 +106,7 @@ def create_positions(cluster: Cluster, topic: str) -> None:
     """Makes the topic if it is not there. Raises KafkaException."""
     if not cluster.find([topic]):
         cluster.create(topic, 1, _TOPIC_CONFIG)
-        cluster.awaited(topic, 1)
+        cluster.awaited({topic: 1})
 
 
 def read_positions(cluster: Cluster, topic: str, clock: Clock = SYSTEM_CLOCK) -> Positions:

@@ -41,6 +41,13 @@ WANTS_KEY = {KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
 """Of these the first message without a key is: librdkafka gives the whole batch the error."""
 
 
+def way_out_of(code: int, key: bytes | None) -> str:
+    """What to do about a message that Kafka refuses. With a key it lacks none."""
+    if code in WANTS_KEY and key is not None:
+        return "the broker's log says what is wrong with it; mend the topic's settings"
+    return OF_A_MESSAGE[code]
+
+
 def is_of_a_topic(error: KafkaError) -> bool:
     """Whether Kafka refuses one topic, and may take the others."""
     return error.code() in _WAYS_OUT

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from commitlog.errors import TargetChanged, TopicRefused
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, KafkaTopic
@@ -10,6 +11,8 @@ from commitlog.forwarding.positions import Positions, TopicPosition
 
 _USUAL = -1
 """As many partitions as the broker gives a topic."""
+AT_ONCE = 200
+"""About so many partitions of new topics are made in one request, which is as quick as for one."""
 _PARTITIONS_MOST = 100_000
 """librdkafka asks for no more."""
 
@@ -25,6 +28,8 @@ class Targets:
         self.settings = cluster.settings
         self.positions = positions
         self._ready: dict[str, KafkaTopic] = {}
+        self._found: dict[str, KafkaTopic] = {}
+        """What `make` has found and made."""
         self._forgotten = False
 
     def forgotten(self) -> bool:
@@ -36,14 +41,48 @@ class Targets:
         """Whether it was prepared."""
         return topic in self._ready
 
+    def make(self, topics: Iterable[tuple[str, Collection[int]]], lanes_max: int) -> None:
+        """Makes the first ones of these that are not there, as many as one request takes.
+
+        With each come its lanes. What can't be made is said when it is prepared.
+        """
+        wanted: dict[str, int] = {}
+        letters: set[str] = set()
+        """Their names, as Kafka compares them; it does not compare those of one request."""
+        for topic, lanes in topics:
+            if topic in self.positions.topics:
+                continue  # it may be missing because it was removed
+            with suppress(TopicRefused):
+                name = self.settings.kafka_topic(topic)
+                partitions = self.settings.partitions or self._usual(self._needed(lanes), lanes_max)
+                if name.replace(".", "_") not in letters and partitions < AT_ONCE:
+                    letters.add(name.replace(".", "_"))
+                    wanted[name] = partitions
+                if sum(map(abs, wanted.values())) >= AT_ONCE:
+                    break
+        self._found = {}
+        if len(wanted) < 2:
+            return
+        with suppress(TopicRefused):
+            self._found = self._cluster.find(wanted)
+            new = {name: partitions for name, partitions in wanted.items() if name not in self._found}
+            if new:
+                made = self._cluster.create_many(new)
+                self._found |= self._cluster.awaited(dict.fromkeys(made, 1))
+
+    def _needed(self, lanes: Collection[int]) -> int:
+        needed = self.settings.partitions or 1
+        return needed if self.settings.by_key else max(needed, max(lanes) + 1)
+
+    def _usual(self, needed: int, lanes_max: int) -> int:
+        return _USUAL if self.settings.by_key else max(lanes_max, needed)
+
     def prepare(self, topic: str, lanes: Collection[int], lanes_max: int) -> KafkaTopic:
         """The Kafka topic of a topic: there, the same as before, and with enough partitions.
 
         It is made where it is not there. `lanes_max` is how many lanes the store may have.
         """
-        needed = self.settings.partitions or 1
-        if not self.settings.by_key:
-            needed = max(needed, max(lanes) + 1)
+        needed = self._needed(lanes)
         known = self._ready.get(topic)
         if known is None or known.partitions < needed:
             known = self._ready[topic] = self._prepared(topic, needed, lanes_max)
@@ -55,15 +94,14 @@ class Targets:
             raise TopicRefused(
                 f"topic {topic} has queue {needed - 1}, and no topic of Kafka's so many partitions: give --by-key"
             )
-        found = self._cluster.find([name]).get(name)
+        found = self._found.pop(name, None) or self._cluster.find([name]).get(name)
         self._check_same(topic, name, found)
         if found is None:
-            usual = _USUAL if self.settings.by_key else max(lanes_max, needed)
-            self._cluster.create(name, self.settings.partitions or usual)
-            found = self._cluster.awaited(name, 1)
+            self._cluster.create(name, self.settings.partitions or self._usual(needed, lanes_max))
+            found = self._cluster.awaited({name: 1})[name]
         if found.partitions < (self.settings.partitions or 0):
             self._cluster.grow(name, self.settings.partitions or 0)
-            found = self._cluster.awaited(name, self.settings.partitions or 0)
+            found = self._cluster.awaited({name: self.settings.partitions or 0})[name]
         if found.partitions < needed:
             raise TopicRefused(
                 f"topic {name} in Kafka has {found.partitions} partitions, and lane {needed - 1} of topic {topic} goes to "

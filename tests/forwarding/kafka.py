@@ -146,6 +146,31 @@ class Broker:
         admin.delete_topics([topic])[topic].result(60)
         wait_until(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is gone")
 
+    def grow(self, topic: str, partitions: int) -> None:
+        """Adds partitions to a topic, and waits until they are ready."""
+        from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+        wait_until(lambda: self._is_ready(topic, partitions), "the new partitions have their leader")
+
+    def alter(self, topic: str, **config: str) -> None:
+        """Sets the topic's configuration, as `create` does."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin = self.admin()
+        admin.incremental_alter_configs([resource])[resource].result(60)
+
     def partitions(self, topic: str) -> int:
         return len(self.admin().list_topics(topic, timeout=60).topics[topic].partitions)
 

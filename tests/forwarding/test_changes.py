@@ -18,7 +18,7 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
-from commitlog.forwarding import forwarder, session
+from commitlog.forwarding import forwarder, session, targets
 from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forwarder import Forwarder
 from commitlog.forwarding.settings import settings_of
@@ -164,6 +164,7 @@ def test_topics_are_made_while_others_are_forwarded(
 
     monkeypatch.setattr(Cluster, "create", note)
     monkeypatch.setattr(forwarder, "TRANSACTION_NS", 0)
+    monkeypatch.setattr(targets, "AT_ONCE", 1)
     store = small_store(tmp_path / "store", rows=2, lanes=1, topics=tuple(names))
     Forwarder(settings_of(store.path, kafka.url), stop).run()
     SEGMENTS.clear()

@@ -163,13 +163,6 @@ def test_a_queue_of_librdkafkas_that_is_smaller_than_a_message_is_named(tmp_path
 
 def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: Path, kafka: Broker) -> None:
     """Messages before it in the same transaction wait with it. With more room it goes on."""
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ResourceType,
-    )
-
     store, name = own_topic(tmp_path / "store", kafka, rows=50)
     append(store, 1, b"small", bytes(range(256)) * 20, b"after")
     kafka.create(name, 2, max_message_bytes="2000")
@@ -178,10 +171,7 @@ def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: 
     assert len(kafka.values(name).get(1, [])) in (0, 50)
     (state,) = forwarders(store.directory)
     assert "MessageRefused" in state.last_error
-    entry = ConfigEntry("max.message.bytes", "9000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    admin = kafka.admin()
-    admin.incremental_alter_configs([resource])[resource].result(60)
+    kafka.alter(name, max_message_bytes="9000")
 
     def goes_on() -> bool:
         try:
