@@ -18,17 +18,26 @@ from commitlog.disk.forwarder_files import forwarders
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.forwarding.positions import TopicPosition
 from commitlog.forwarding.session import Session
+from commitlog.replicas.promotion import promote
 from tests.builders.hand_made import small_store
 from tests.forwarding.kafka import Broker, running_broker
 from tests.forwarding.running import command, forward, forwarding
+from tests.replicas.conftest import certificates, templates
+from tests.replicas.scene import Scene, kill_all
+from tests.serving.asking import Certificates
 from tests.waiting import wait_until
+
+__all__ = ["certificates", "templates"]
 
 EXIT_FENCED = 3
 
 
 @contextmanager
-def sending(store: commitlog.Store) -> Iterator[list[bytes]]:
-    """Sends numbered messages to `orders` in another thread; afterwards all are flushed."""
+def sending(store: commitlog.Store, keys: int = 0) -> Iterator[list[bytes]]:
+    """Sends numbered messages to `orders` in another thread; afterwards all are flushed.
+
+    With `keys` there are so many keys, which take turns.
+    """
     sent: list[bytes] = []
     enough = threading.Event()
 
@@ -37,7 +46,7 @@ def sending(store: commitlog.Store) -> Iterator[list[bytes]]:
             while not enough.wait(0.001):
                 for _ in range(20):
                     sent.append(b"%d" % len(sent))
-                    producer.send("orders", sent[-1])
+                    producer.send("orders", sent[-1], key=f"{len(sent) % keys}" if keys else None)
             producer.flush()
 
     thread = threading.Thread(target=send)
@@ -68,6 +77,66 @@ def killed_many_times(path: Path, kafka: Broker, kills: int) -> None:
 
 def _has(sent: list[bytes], count: int) -> bool:
     return len(sent) >= count
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_keys_keep_their_order_through_kills_of_forwarder_and_broker(tmp_path: Path) -> None:
+    """Each message is there once, and those of one key are in one partition in their order."""
+    room, path, chance = tmp_path / "kafka", tmp_path / "store", random.Random(38)
+    room.mkdir()
+    options = ["--by-key", "--partitions", "5", "--wait"]
+    with running_broker(room, session_timeout_ms=5000) as kafka, commitlog.Store.open(path) as store:
+        with sending(store, keys=11) as sent:
+            for life in range(8):
+                with forwarding(path, kafka.url, *options) as process:
+                    wait_until(partial(_forwards, path, process.pid), "it forwards")
+                    if life % 3 == 1:
+                        kafka.kill()
+                        kafka.start()
+                    wait_until(partial(_has, sent, len(sent) + chance.randrange(3_000)), "messages come")
+        forward(path, kafka.url, by_key=True, partitions=5)
+        found = [[one.value() for one in partition] for partition in kafka.read("orders").values()]
+    wanted = [[value for value in sent if int(value) % 11 == key] for key in range(11)]
+    for values in wanted:
+        (where,) = {number for number, partition in enumerate(found) if not set(values).isdisjoint(partition)}
+        assert [value for value in found[where] if int(value) % 11 == int(values[0]) % 11] == values
+
+
+@pytest.mark.nightly
+@pytest.mark.leaves_pools
+def test_a_copy_takes_over_while_its_store_is_forwarded(
+    tmp_path: Path, certificates: Certificates, templates: Path, kafka: Broker
+) -> None:
+    """The primary and its forwarder are killed, and all that the copy has is there once."""
+    scene = Scene(tmp_path, certificates, templates)
+    name, sent = kafka.new_name(), [b"%d" % number for number in range(3000)]
+    options, topic_map = ["--topic-map", f"orders={name}"], [f"orders={name}"]
+    with scene.follower():
+        store = scene.open()
+        producer = commitlog.Producer(scene.primary)
+        with forwarding(scene.primary, kafka.url, *options) as process:
+            for value in sent[:1000]:
+                producer.send("orders", value)
+            wait_until(partial(_forwards, scene.primary, process.pid), "it forwards")
+            for value in sent[1000:]:
+                producer.send("orders", value)
+            producer.flush("committed", 60)
+            kill_all(store)
+        producer.close()
+    promote(scene.copy)
+    with commitlog.Store.open(scene.copy) as store, store.producer() as producer:
+        kept = [message.value for message in commitlog.Reader(scene.copy, topic="orders")]
+        with forwarding(scene.copy, kafka.url, *options) as process:
+            for value in (b"a", b"b", b"c"):
+                producer.send("orders", value)
+            producer.flush("flushed", 60)
+            wait_until(partial(_forwards, scene.copy, process.pid), "the copy is forwarded")
+    forward(scene.copy, kafka.url, topic_map=topic_map)
+    found = kafka.values(name)[0]
+    assert kept == sent[: len(kept)]
+    assert [value for value in found if value in {*kept, b"a", b"b", b"c"}] == [*kept, b"a", b"b", b"c"]
+    assert sorted(set(found)) == sorted(found)
 
 
 def _forwards(path: Path, pid: int) -> bool:
