@@ -95,6 +95,12 @@ class Forwarder:
     def run(self) -> None:
         """Forwards."""
         self._cluster = Cluster(self.settings, self._clock, self._while_waiting)
+        try:
+            self._run()
+        finally:
+            self._cluster.on_wait = lambda: None  # a circle keeps clients until garbage is collected
+
+    def _run(self) -> None:
         self._source = Source(self.settings.store, accept_loss=self.settings.accept_loss)
         try:
             id_ = self._source.store_id or hashlib.sha256(bytes(Path(self.settings.store).resolve())).hexdigest()[:32]
