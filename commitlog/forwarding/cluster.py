@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,6 +25,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ does not list them
+    AclOperation,
     AdminClient,
     ConfigResource,
     NewPartitions,
@@ -37,7 +38,7 @@ from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
 from commitlog.forwarding.properties import without_secrets
 from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
-from commitlog.forwarding.settings import ForwardSettings
+from commitlog.forwarding.settings import POSITIONS_PREFIX, ForwardSettings
 from commitlog.quantities import counted
 
 T = TypeVar("T")
@@ -270,7 +271,9 @@ class Cluster:
         wanted = list(names)
         if not wanted:
             return {}
-        described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=seconds)
+        described = self._admin.describe_topics(
+            TopicCollection(wanted), include_authorized_operations=True, request_timeout=seconds
+        )
         found = {}
         for name, future in described.items():
             try:
@@ -280,6 +283,10 @@ class Cluster:
                     continue
                 self.check_topic(name, error_of(error))
                 raise
+            # A transaction would be refused as a whole, and nobody would say for which topic.
+            if lacks := _lacks(name, about.authorized_operations):
+                denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                raise refused_by_kafka(name, denied, f"the forwarder's user may not {lacks} it")
             if not all(partition.leader for partition in about.partitions):
                 raise _NotReady(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"topic {name} has no leader"))
             found[name] = KafkaTopic(name, str(about.topic_id), len(about.partitions), BATCH_BYTES_MOST)
@@ -382,6 +389,14 @@ class Cluster:
             if error_of(error).code() != harmless:
                 self.check_topic(name, error_of(error))
                 raise
+
+
+def _lacks(name: str, allowed: Collection[AclOperation] | None) -> str:
+    """What the forwarder has to do with a topic and may not; empty if all, or if nobody says."""
+    wanted = {"write": AclOperation.WRITE}
+    if name.startswith(POSITIONS_PREFIX):
+        wanted["read"] = AclOperation.READ
+    return " and ".join(word for word, operation in wanted.items() if allowed and operation not in allowed)
 
 
 def whole_partition(topic: str) -> TopicPartition:

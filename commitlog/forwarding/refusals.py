@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError
 
 from commitlog.errors import TopicRefused
+from commitlog.forwarding.settings import POSITIONS_PREFIX
 
 _OTHER_NAME = "give it another name with --topic-map"
 _WAYS_OUT = {
@@ -55,7 +56,10 @@ def is_of_a_topic(error: KafkaError) -> bool:
 
 def refused_by_kafka(name: str, error: KafkaError, why: str) -> TopicRefused:
     """The error of a topic of Kafka's."""
-    return TopicRefused(f"topic {name} is refused by Kafka ({why.rstrip('.')}): {_WAYS_OUT[error.code()]}")
+    way_out = _WAYS_OUT[error.code()]
+    if name.startswith(POSITIONS_PREFIX) and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        way_out += ", and to read it"
+    return TopicRefused(f"topic {name} is refused by Kafka ({why.rstrip('.')}): {way_out}")
 
 
 @dataclass

@@ -50,6 +50,10 @@ listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
 ssl.keystore.type=PEM
 ssl.keystore.location={pem}
 """
+_RIGHTS = """
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+"""
 USER, PASSWORD = "forwarder", "a-secret-of-the-tests"
 
 
@@ -60,7 +64,9 @@ class Broker:
     give USER and PASSWORD by SCRAM.
     """
 
-    def __init__(self, room: Path, session_timeout_ms: int, certificate: Path | None = None) -> None:
+    def __init__(
+        self, room: Path, session_timeout_ms: int, certificate: Path | None = None, *, rights: bool = False
+    ) -> None:
         self._port, controller, secured = free_ports(3)
         self.address, self.secured = f"127.0.0.1:{self._port}", f"127.0.0.1:{secured}"
         self._numbers = itertools.count()
@@ -69,6 +75,8 @@ class Broker:
             port=self._port, controller=controller, data=room / "data", session_timeout_ms=session_timeout_ms
         )
         options = []
+        if rights:
+            properties += _RIGHTS
         if certificate is not None:
             properties += _SECURED.format(port=self._port, controller=controller, secured=secured, pem=certificate)
             options = ["--add-scram", f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"]
@@ -171,6 +179,31 @@ class Broker:
         admin = self.admin()
         admin.incremental_alter_configs([resource])[resource].result(60)
 
+    @contextmanager
+    def denied(self, topic: str, *operations: str) -> Iterator[None]:
+        """Within the with-block everybody may do all with a topic but this."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AclBinding,
+            AclBindingFilter,
+            AclOperation,
+            AclPermissionType,
+            ResourcePatternType,
+            ResourceType,
+        )
+
+        about = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*")
+        rules = [AclBinding(*about, AclOperation.ALL, AclPermissionType.ALLOW)]
+        rules += [AclBinding(*about, AclOperation[name], AclPermissionType.DENY) for name in operations]
+        admin = self.admin()
+        for made in admin.create_acls(rules).values():
+            made.result(60)
+        try:
+            yield
+        finally:
+            every = AclBindingFilter(*about, AclOperation.ANY, AclPermissionType.ANY)
+            for gone in admin.delete_acls([every]).values():
+                gone.result(60)
+
     def partitions(self, topic: str) -> int:
         return len(self.admin().list_topics(topic, timeout=60).topics[topic].partitions)
 
@@ -229,12 +262,14 @@ class Broker:
 
 
 @contextmanager
-def running_broker(room: Path, session_timeout_ms: int = 60_000, certificate: Path | None = None) -> Iterator[Broker]:
+def running_broker(
+    room: Path, session_timeout_ms: int = 60_000, certificate: Path | None = None, *, rights: bool = False
+) -> Iterator[Broker]:
     """A broker, which is gone afterwards.
 
-    After a kill it starts again when its session is over.
+    After a kill it starts again when its session is over. With `rights` it knows who may do what.
     """
-    broker = Broker(room, session_timeout_ms, certificate)
+    broker = Broker(room, session_timeout_ms, certificate, rights=rights)
     try:
         yield broker
     finally:

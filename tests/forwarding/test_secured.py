@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from commitlog.errors import TopicRefused
 from tests.builders.hand_made import small_store
 from tests.forwarding.kafka import PASSWORD, USER, running_broker
-from tests.forwarding.running import command
+from tests.forwarding.running import command, forward
 
 pytestmark = pytest.mark.nightly
 
@@ -43,6 +44,26 @@ def certificates(room: Path, authority: trustme.CA) -> tuple[Path, Path]:
     pem.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + chain)
     authority.cert_pem.write_to_path(str(ca))
     return pem, ca
+
+
+def test_rights_that_are_missing_are_named(tmp_path: Path) -> None:
+    """A topic that may not be written stops no other one; positions have to be read, too."""
+    store = small_store(tmp_path / "store", rows=3, lanes=1, topics=("good", "bad"))
+    wanted = {topic: {0: [body for _, _, body in sorted(store.rows(topic))]} for topic in ("good", "bad")}
+    positions = f"commitlog-forward-kafka-{store.id}"
+    with running_broker(tmp_path, rights=True) as kafka:
+        for topic in ("good", "bad"):
+            kafka.create(topic, 64)
+        with kafka.denied("bad", "WRITE"), pytest.raises(TopicRefused, match=r"topic bad .*may not write it"):
+            forward(store.path, kafka.url)
+        assert {topic: kafka.values(topic) for topic in ("good", "bad")} == {"good": wanted["good"], "bad": {}}
+        for operation in ("READ", "WRITE"):
+            said = rf"{positions} .*may not {operation.lower()} it.*and to read it"
+            with kafka.denied(positions, operation), pytest.raises(TopicRefused, match=said):
+                forward(store.path, kafka.url)
+        with kafka.denied("bad", "DESCRIBE_CONFIGS"):
+            forward(store.path, kafka.url)
+        assert {topic: kafka.values(topic) for topic in ("good", "bad")} == wanted
 
 
 def test_a_kafka_with_tls_and_scram(tmp_path: Path) -> None:
