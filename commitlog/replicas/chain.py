@@ -11,12 +11,13 @@ is lost before that is asked for, segment by segment. Each is checked before it 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.disk.quarantine import corruption_notes, is_noted
+from commitlog.disk.quarantine import Quarantine, corruption_notes, is_noted, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, segment_name
 from commitlog.errors import CorruptRecord, DamagedFile, RecoveryError, ReplicaRefused, ReplicationRefused
 from commitlog.opening.disk_faults import named_faults
@@ -25,8 +26,9 @@ from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_repair import cut_queues
 from commitlog.reading.flushed_evidence import flushed_by_queues
 from commitlog.reading.log_begin import begin_of_log
-from commitlog.reading.log_scan import LogScan
+from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.replicas.wire import WANTED_MOST, Frame, Kind
+from commitlog.shm.layout import segment_start
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,26 @@ class LaneChain:
     """Starts of the segments in [first, end) that are missing or damaged."""
     size: int
     positions: Positions | None
+    noted: Mapping[int, int] = field(default_factory=dict)
+    """Those of the lost ones in which only this copy has noted damage → where that begins."""
 
     @property
     def whole_end(self) -> int:
-        """The end of the last segment that is there; `end` where that is within it."""
+        """The end of the last segment that is there; `end` where that is within it.
+
+        Of one with damage it is where the damage begins.
+        """
         start, lost = (self.end - 1) // self.size * self.size, {*self.lost}
         while start >= self.first and start in lost:
+            if self.first < self.noted.get(start, 0) < self.end:
+                return self.noted[start]
             start -= self.size
         return max(min(start + self.size, self.end), self.first)
 
     @property
     def wanted(self) -> tuple[int, ...]:
         """The lost segments before one that is there."""
-        return tuple(start for start in self.lost if start < self.whole_end)
+        return tuple(start for start in self.lost if start + self.size <= self.whole_end)
 
     @property
     def lost_bytes(self) -> int:
@@ -64,19 +73,36 @@ class LaneChain:
 
 
 def look_at_lanes(
-    directory: StoreDirectory, facts: StoreFacts, acknowledged: Mapping[int, int], *, verify_all: bool
+    directory: StoreDirectory,
+    facts: StoreFacts,
+    acknowledged: Mapping[int, int],
+    noted: Mapping[int, Mapping[int, int]] = MappingProxyType({}),
+    *,
+    verify_all: bool,
 ) -> list[LaneChain]:
     """The chains of all lanes that are there, or that were once: `acknowledged` knows them.
 
+    `noted` has the segments by lane in which only this copy has noted damage (`own_notes`): they
+    count as lost.
     Each segment has to be there in its size, and to begin with a record. With `verify_all` each
     record of it is checked. Raises RecoveryError, DiskError.
     """
     with named_faults(f"{directory.path}: looking whether the copy is whole", "it was left as it is"):
         numbers = sorted({*directory.lane_numbers(), *acknowledged})
-        return [_look(directory, facts, lane, acknowledged.get(lane, 0), verify_all) for lane in numbers]
+        return [
+            _look(directory, facts, lane, acknowledged.get(lane, 0), noted.get(lane, {}), verify_all)
+            for lane in numbers
+        ]
 
 
-def _look(directory: StoreDirectory, facts: StoreFacts, number: int, acknowledged: int, verify_all: bool) -> LaneChain:
+def _look(
+    directory: StoreDirectory,
+    facts: StoreFacts,
+    number: int,
+    acknowledged: int,
+    noted: Mapping[int, int],
+    verify_all: bool,
+) -> LaneChain:
     lane, size, channel = directory.lane_directory(number), facts.segment_bytes, directory.channel
     try:
         positions = PositionsFile(lane, facts.id, channel).load()
@@ -98,17 +124,32 @@ def _look(directory: StoreDirectory, facts: StoreFacts, number: int, acknowledge
         is_torn = acknowledged <= last and not log.holds_record_between(last, last + size)
         end = last + size if is_bad(last) and not is_torn else last
     starts = range(first, end, size)
-    lost = {start for start in starts if is_bad(start)}
+    lost = {start for start in starts if start in noted or is_bad(start)}
     if verify_all:
         for gap in gaps_of_files(log, first, end - end % size, starts):
             if not is_noted(lane, gap.start):
                 lost |= {*range(gap.start - gap.start % size, min(gap.end, end), size)}
     segments.let_go()
-    return LaneChain(number, first, end, tuple(sorted(lost)), size, positions)
+    return LaneChain(number, first, end, tuple(sorted(lost)), size, positions, noted)
 
 
 def _has_data(segments: MappedFileQueue, start: int) -> bool:
     return start in segments.wrong_sizes or segments.last_nonzero(start, segments.size) > 0
+
+
+def own_notes(directory: StoreDirectory, lane: int, first: int, size: int, named: Collection[str]) -> dict[int, int]:
+    """The segments from `first` on in which this copy has noted damage, and its store has not.
+
+    Each has the log offset where that begins. `named` has the names of the store's notes. Recovery
+    has made the others, of damage that only this copy has. Raises DamagedFile, OSError.
+    """
+    found = dict[int, int]()
+    for at, note in corruption_notes(directory.lane_directory(lane), directory.channel):
+        if at >= first and str(note.relative_to(directory.path)) not in named:
+            _, end = read_corruption_note(note, directory.channel)
+            for start in range(at - at % size, max(end, at + 1), size):
+                found[start] = min(max(at, start), found.get(start, start + size))
+    return found
 
 
 def shorten(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain) -> None:
@@ -119,8 +160,26 @@ def shorten(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain) -> N
     if chain.whole_end < chain.end:
         with named_faults(f"{directory.path}: taking off what the copy has lost", "the next run goes on from there"):
             lane = directory.lane_directory(chain.lane)
+            for at, note in list(corruption_notes(lane, directory.channel)):
+                if at >= chain.whole_end:  # the store sends those that it has
+                    directory.channel.unlink(note)
             cut_queues(lane, chain.whole_end, directory.channel, queue_file_bytes(facts))
         _store_positions(directory, facts, chain, chain.first, chain.whole_end)
+        if chain.whole_end % chain.size:
+            with named_faults(f"{directory.path}: setting aside what is behind damage", "the next run does it again"):
+                _set_aside(directory, chain)
+
+
+def _set_aside(directory: StoreDirectory, chain: LaneChain) -> None:
+    """Moves what is behind `whole_end` to the quarantine of the lane: it comes again."""
+    lane, end, size = directory.lane_directory(chain.lane), chain.whole_end, chain.size
+    segments = MappedFileQueue(lane.commitlog, size, directory.channel)
+    quarantine, start = Quarantine(lane, size, directory.channel), segment_start(end, size)
+    messages = sum(len(piece) for piece in LogScan(segments, lane.number).pieces(end) if not isinstance(piece, Gap))
+    dirty_end = start + segments.last_nonzero(start, end - start)
+    reason = f"behind damage that {directory.path} alone had"
+    quarantine.carry_out(quarantine.plan(end, dirty_end, segments.after(start), reason, messages, chain.end))
+    segments.let_go()
 
 
 def _store_positions(directory: StoreDirectory, facts: StoreFacts, chain: LaneChain, first: int, end: int) -> None:
@@ -214,7 +273,16 @@ class Mending:
             self._check(lane, start)
             self._channel.rename(partial, lane.segment_path(start))
             self._channel.sync_directory(lane.commitlog)
+            if chain is not None and start in chain.noted:
+                self._index_from(chain, start)
             self.mended += 1
+
+    def _index_from(self, chain: LaneChain, start: int) -> None:
+        """Has all from `start` on indexed again. To place an entry again changes nothing."""
+        if (known := chain.positions) is not None and known.dispatched_where > start:
+            chain = replace(chain, positions=replace(known, dispatched_where=start))
+            self._chains[chain.lane] = chain
+            _store_positions(self._directory, self._facts, chain, chain.first, known.flushed_where)
 
     def _check(self, lane: LaneDirectory, start: int) -> None:
         """Raises ReplicaRefused where the segment has damage that is not noted.

@@ -13,6 +13,7 @@ from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicationRefused
 from commitlog.opening.disk_faults import named_faults
+from commitlog.replicas.chain import own_notes
 from commitlog.replicas.lane_copy import Joiner, LaneCopy
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
@@ -36,9 +37,6 @@ class Incoming:
     one thread, which syncs while more comes. Raises DiskError where the disk refuses, so that an
     OSError is always of the connection.
     """
-
-    is_over = False
-    """It follows for as long as the connection lasts."""
 
     def __init__(
         self,
@@ -65,6 +63,13 @@ class Incoming:
         self._completed = False
         """Whether it is to be said that the copy is complete."""
         self.unsynced, self.is_complete = 0, False
+        self.noted: dict[int, dict[int, int]] = {}
+        """Lane → segments in which only this copy has noted damage. It does not count with them."""
+
+    @property
+    def is_over(self) -> bool:
+        """It follows for as long as the connection lasts, unless the copy has to heal."""
+        return bool(self.noted)
 
     def expect(self, ends: Mapping[int, int]) -> None:
         """Notes how far the store's lanes may be sent."""
@@ -150,6 +155,11 @@ class Incoming:
     def _take_complete(self) -> None:
         """Removes the small files that the store does not have, and notes that this is a copy."""
         self._sync_lanes()
+        for number, lane in self._lanes.items():
+            if own := own_notes(self._directory, number, lane.first, self._facts.segment_bytes, self._named):
+                self.noted[number] = own
+        if self.noted:
+            return
         marks = [f"lanes/{number}/trimmed.json" for number in self._lanes]
         known = [*self._files.schemas(), *self._files.deletions(), *self._files.readers(), *marks]
         self._files.remove([name for name in known if name not in self._named])

@@ -105,6 +105,8 @@ class Replica:
         """What has ended the thread that indexes."""
         self._full = ""
         """The disk is full, as was told: the error's name. Empty once there was room again."""
+        self._noted: dict[int, dict[int, int]] = {}
+        """Lane → segments in which only this copy has noted damage. They are asked for."""
         self._has_all = self._has_room = False
         """Whether this connection has brought all that the store had when it began, and whether the
         other thread has indexed and recorded that."""
@@ -238,7 +240,7 @@ class Replica:
                 )
                 shorten(self.directory, facts, chain)
             if not any(chain.wanted for chain in lost):
-                return True
+                break
             mending = Mending(self.directory, facts, lost)
             self.mark.waits_for = "what it has lost"
             with self._named_faults("noting that the copy is not whole"):
@@ -249,15 +251,17 @@ class Replica:
                 mending.close()
             if self._stop_event.is_set():
                 return False
+            self._noted = {}
             if not mending.mended:
                 raise ReplicaRefused(
                     f"{self.directory.path} has lost segments that {self.source} does not have any more: set the copy "
                     f"aside and begin anew with `commitlog replica … --again`"
                 )
+        self._noted = {}
         return True
 
     def _look(self, facts: StoreFacts) -> list[LaneChain]:
-        return look_at_lanes(self.directory, facts, self.mark.acknowledged, verify_all=self._verify_all)
+        return look_at_lanes(self.directory, facts, self.mark.acknowledged, self._noted, verify_all=self._verify_all)
 
     def _ask_for(self, mending: Mending, peer: ssl.SSLSocket) -> None:
         """Gets the segments that are wanted. What the store says of itself is adopted later."""
@@ -309,7 +313,7 @@ class Replica:
     def _while_connected(self, use: Callable[[ssl.SSLSocket], None], mending: Mending | None) -> None:
         """Connects again and again, until all is mended. Raises what the store refuses with."""
         self._failures = 0
-        while not (self._stop_event.is_set() or (mending and mending.is_over)):
+        while not (self._stop_event.is_set() or self._is_over(mending)):
             self._raise_failure()
             try:
                 with connect(self.source, self._credentials) as peer:
@@ -325,6 +329,10 @@ class Replica:
             self.mark.waits_for = f"a connection to {self.source}"
             self._failures += 1
             self._stop_event.wait(pause)
+
+    def _is_over(self, mending: Mending | None) -> bool:
+        """Whether all is mended; or, while it follows, whether there is something to mend."""
+        return mending.is_over if mending else bool(self._noted)
 
     def _lost(self) -> None:
         for lane in self.lanes.values():
@@ -395,6 +403,7 @@ class Replica:
             try:
                 self._take_in(peer, welcome, incoming)
             finally:
+                self._noted = incoming.noted
                 incoming.end_sync()  # its error matters more than the connection's
 
     def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming | Mending) -> None:
@@ -474,8 +483,7 @@ class Replica:
 
     def _save_mark(self) -> None:
         if self.facts is not None and self.mark != self._saved_mark:
-            mark = replace(self.mark)
-            save_mark(self.directory, mark)
+            save_mark(self.directory, mark := replace(self.mark))
             self._saved_mark = mark
 
 

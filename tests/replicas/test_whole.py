@@ -19,7 +19,7 @@ from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
 from commitlog.record.layout import Buffer
-from commitlog.replicas.promotion import promote
+from commitlog.replicas.promotion import promote, recover_all
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
 from tests.nightly import with_nightly
@@ -120,6 +120,35 @@ def test_what_a_killed_copy_has_lost_behind_its_positions(scene: Scene, loss: st
     with scene.open(), scene.follower():
         await_copy(scene)
         check_equal(scene)
+    assert verify_store(scene.copy).good
+
+
+@pytest.mark.parametrize("size", with_nightly([SEGMENT_BYTES], [1 << 19]))
+def test_damage_that_only_the_copy_has_noted_heals(scene: Scene, size: int) -> None:
+    """A promotion that was killed has noted it. Before, that passed for the store's damage.
+
+    The damage is in a segment that is asked for, or in the last one, whose rest comes again.
+    """
+    scene.sections["store"] = {"segment_bytes": size}
+    with scene.open() as store, scene.follower():
+        fill(store)
+        await_copy(scene)
+    with segment(scene.copy, 0).open("r+b") as file:
+        file.seek(2_000)
+        file.write(b"\xff" * 64)
+    lane = StoreDirectory(scene.copy).lane_directory(0)
+    positions = PositionsFile(lane, StoreDirectory(scene.copy).load().id, DISK)
+    known = positions.load()
+    assert known is not None
+    positions.store(replace(known, dispatched_where=0, drained=False, entries=-1))
+    recover_all(StoreDirectory(scene.copy), StoreDirectory(scene.copy).load(), lambda line: None)
+    assert list(lane.quarantine.glob("corrupt-*"))
+    with scene.open() as store, scene.follower():
+        with store.producer() as producer:
+            await_replicated(producer.send("orders", b"more"))
+        await_copy(scene)
+        check_equal(scene)
+    assert not list(lane.quarantine.glob("corrupt-*"))
     assert verify_store(scene.copy).good
 
 
