@@ -126,8 +126,9 @@ while clean < 20 and number < 5000:
         wrong = attempt(send, rows)
         told = 4 if wrong is None else getattr(wrong, "rows_sent", None)
     else:
-        writer = producer.rows(topic, linger_ms=1e9, max_rows=2)
-        writer.append({"id": 1, "name": "usual"})
+        writer = producer.rows(topic, linger_ms=1e9, max_rows=12)
+        for _ in range(11):
+            writer.append({"id": 1, "name": "usual"})
         wrong = attempt(append, rows, writer)
         append(rows, writer)  # a row whose append has failed was not collected
         writer.close()
