@@ -1,4 +1,4 @@
-"""Makes the pictures of the docs: a run of the main job, `commitlog top`, and the dashboard.
+"""Makes the pictures of the docs: the first hour, a run, `commitlog top`, and the dashboard.
 
 All come from real runs. The texts in them name a store as a reader would (`data/events`), not by
 the path of a temporary directory.
@@ -29,6 +29,7 @@ from commitlog.watching.health import health
 from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch
 from scripts.dashboard_picture import draw_dashboard
+from scripts.first_hour import draw, steps
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 COLORS = 64
@@ -75,6 +76,12 @@ def picture_of_top(directory: Path) -> None:
     with commitlog.Store.open(path), _sending(path):
         picture = _watched(path, f"{directory}/")
     (IMAGES / "top.svg").write_text(picture)
+
+
+def pictures_of_the_first_hour(directory: Path) -> None:
+    """What the steps of docs/first-hour.md print."""
+    for step in steps(directory):
+        draw(step, IMAGES.parent / step.picture)
 
 
 def _watched(path: Path, prefix: str) -> str:
@@ -131,6 +138,8 @@ def _send(path: Path, topic: str, rate: int, ended: Event) -> None:
 
 def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
+        pictures_of_the_first_hour(Path(temporary))
     with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
         picture_of_a_run(Path(temporary))
         picture_of_top(Path(temporary))

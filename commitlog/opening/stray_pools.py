@@ -117,7 +117,8 @@ def _stray_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
     try:
         if _lives(control, clock):
             return None
-        unflushed = sum(row[Lane.WROTE] - row[Lane.FLUSHED] for row in map(control.row, range(LANE_ROWS)))
+        rows = map(control.row, range(LANE_ROWS))
+        unflushed = sum(max(row[Lane.WROTE] - row[Lane.FLUSHED], 0) for row in rows)  # less than 0 is damage
     finally:
         control.close()
     size = sum(os.lstat(directory / name).st_size for name in os.listdir(directory))
