@@ -5,9 +5,8 @@
     receipt = producer.send("orders", b"...", key="42")
     receipt.wait("flushed")
 
-Everything for users is here, or in one of the modules `config`, `errors`, `logging`, `spark`
-and `tracing`.
-All other modules are private and may change any day.
+This module and the modules `config`, `errors`, `logging`, `spark` and `tracing` have everything for
+users. All other modules are private and may change any day.
 """
 
 from __future__ import annotations

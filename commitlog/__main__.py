@@ -1,4 +1,4 @@
-"""`python -m commitlog` is the command `commitlog`, also where that is not on the path."""
+"""`python -m commitlog` runs the command `commitlog`, even if that command is not on the path."""
 
 from commitlog.cli import main
 

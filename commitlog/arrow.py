@@ -28,34 +28,36 @@ def read_arrow(
     cert_file: str | os.PathLike[str] | None = None,
     key_file: str | os.PathLike[str] | None = None,
 ) -> pa.RecordBatchReader:
-    """The messages of a topic as batches of columns, which are read as they are asked for.
+    """Reads the messages of a topic as batches of columns. A batch is read when it is asked for.
 
     A topic with a schema has the schema's columns; `metadata` adds `_topic`, `_partition`,
-    `_offset`, `_row`, `_timestamp` and `_key`. Another topic has the columns of Spark's Kafka
-    source: key, value, topic, partition, offset, timestamp, timestampType; a typed one has them
-    with `values="bytes"`. `columns` chooses some, in its order; only these are decoded.
+    `_offset`, `_row`, `_timestamp` and `_key`. A topic without a schema has the columns of Spark's
+    Kafka source: key, value, topic, partition, offset, timestamp, timestampType. With
+    `values="bytes"` a topic with a schema has these columns too. `columns` names the wanted columns
+    in their order; only these are decoded.
 
         table = commitlog.read_arrow("data/events", "orders").read_all()
         frame = polars.from_arrow(commitlog.read_arrow("data/events", "orders"))
 
-    What is read is fixed when this returns: from `start` up to `end`, which is not included. Both
-    are "earliest", "latest", "last 100", "10 minutes ago", an ISO time, an offset for every
-    partition, or offsets of single ones; a Reader has the same. The path may be a RocketMQ store
-    root. Partitions come one after the other.
+    The range of messages is fixed when this function returns: from `start` up to `end`, without
+    `end` itself. Each of the two is "earliest", "latest", "last 100", "10 minutes ago", an ISO
+    time, one offset for every partition, or offsets of single partitions, as for a Reader. The path
+    may be a RocketMQ store root. Partitions come one after the other.
 
     The path may also be the URL of a store that `commitlog serve` serves:
 
         commitlog.read_arrow("commitlog+tls://host:4433/events", "orders", token_file="token")
 
-    - `token`, or `token_file`, which holds nothing else: what `commitlog token add` has printed.
+    - `token`, or `token_file`, which holds nothing else: the text that `commitlog token add` has
+      printed.
     - `ca_file`: the authorities that the server's certificate is checked with, in PEM format.
-      Without it, those that gRPC brings along count.
+      Without it, the authorities that come with gRPC count.
     - `cert_file`, `key_file`: the client's own certificate and its key, in PEM format.
 
     Raises StoreNotFound, UnknownTopic, NoSchema, BadStart, OffsetOutOfRange, IllegalArgument (there
     is no such column), MissingPackage. Reading the batches raises CorruptRecord, DamagedFile, and
-    DataLoss where retention was quicker. With a URL, both also raise ServerUnavailable,
-    AccessDenied, CertificateRefused, ServerError.
+    DataLoss if retention has deleted messages of the range. With a URL, both the call and the
+    reading also raise ServerUnavailable, AccessDenied, CertificateRefused, ServerError.
     """
     from commitlog.columns.read_plan import ReadOptions
     from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of

@@ -1,4 +1,4 @@
-"""The only door to time: everything waits and stamps through a `Clock`, and tests swap it."""
+"""The only door to time: all waits and timestamps go through a `Clock`, and tests replace it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from commitlog.errors import IllegalArgument
 LONG_AGO_NS = -(1 << 62)
 """Means "never yet" as the monotonic time of an event.
 
-It is before every time that `monotonic_ns` gives. Zero is not, because it is the moment of the
-boot, which may have been just now.
+This time is earlier than every time that `monotonic_ns` gives. Zero would not do: it is the moment
+of the boot, which may have been just now.
 """
 
 
 class Clock:
     """Wall time for stamps, monotonic time for waits.
 
-    `wall_ms` is milliseconds since the epoch and may jump; only retention and look-ups by time
-    decide by it. `monotonic_ns` never goes back; it measures every interval and deadline.
+    `wall_ms` is milliseconds since the epoch and may jump; only retention and look-ups by time use
+    it for decisions. `monotonic_ns` never goes back; it measures every interval and deadline.
     """
 
     def wall_ms(self) -> int:
@@ -35,7 +35,7 @@ class Clock:
     def boot_ns(self) -> int:
         """Nanoseconds since boot, suspended time included (CLOCK_BOOTTIME).
 
-        A comparison with it shows whether the wall clock has jumped.
+        If the wall clock jumps, a comparison with this time shows it.
         """
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
@@ -49,15 +49,15 @@ SYSTEM_CLOCK = Clock()
 class SignalEvent(threading.Event):
     """An event that a signal's handler may set.
 
-    `threading.Event.set` takes a lock. The thread that the signal interrupts may be just within
-    `wait` and hold it, and then the handler would wait for its own thread for ever.
+    `threading.Event.set` takes a lock. The signal may interrupt a thread that is within `wait` and
+    holds this lock. Then a handler that calls `set` would wait for its own thread for ever.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._is_set = False
         self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Its `put` may come anywhere, also within a `get` of the same thread."""
+        """A `put` of this queue is safe at any moment, even inside a `get` of the same thread."""
 
     def is_set(self) -> bool:
         return self._is_set
@@ -78,7 +78,7 @@ class SignalEvent(threading.Event):
 
 
 def limit_ns(timeout: object) -> float:
-    """A limit in seconds as nanoseconds. None and infinity mean no limit.
+    """Converts a limit in seconds into nanoseconds. None and infinity mean no limit.
 
     Raises IllegalArgument for anything that is not a time.
     """

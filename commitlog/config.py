@@ -25,7 +25,7 @@ class Interval:
     le: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        """Tells pydantic the bounds: its hook for annotations that are not its own."""
+        """Tells pydantic the bounds. It is pydantic's hook for annotations of other packages."""
         return {**handler(source), "ge": self.ge, "le": self.le}
 
 
@@ -198,14 +198,14 @@ class Config(_Checked):
         return ALL_STAGES if self.replication.enabled else STAGES
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as they stand in `store.json`."""
+        """Returns the configuration as plain values, in the form of `store.json`."""
         return asdict(self)
 
     def reloaded(self, new: Config) -> tuple[Config, dict[str, str]]:
-        """What a running store with this configuration does when it is given another one.
+        """Says what happens when a running store with this configuration gets another one.
 
-        Returns the configuration that it has then, and when each changed knob takes effect. A knob
-        that needs a restart keeps its value.
+        Returns the configuration that the store has then, and when each changed knob takes effect.
+        A knob that needs a restart keeps its value.
         """
         values, changed = self.to_json(), {}
         for section, knobs in new.to_json().items():
@@ -219,9 +219,9 @@ class Config(_Checked):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> Config:
-        """The values of a `store.json`, which were checked when they were written.
+        """Makes a Config from the values of a `store.json`, which a start has checked.
 
-        Keys that are not known are skipped.
+        Unknown keys are skipped.
         """
         sections: dict[str, Any] = {}
         for name, kind in SECTIONS.items():

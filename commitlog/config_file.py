@@ -23,12 +23,12 @@ from commitlog.quantities import address_of, bytes_of, nanoseconds_of
 from commitlog.shm.layout import LANE_ROWS
 
 _UNITS = {"_bytes": 1, "_ms": 1_000_000, "_hours": 3_600_000_000_000}
-"""How the names of knobs with a unit end → the unit: one byte, or its nanoseconds."""
+"""The end of a knob's name → its unit: 1 for bytes, or the unit's length in nanoseconds."""
 _HOUR = r"([01]?\d|2[0-3])"
 
 
 def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Config:
-    """A `Config` from a TOML file, a dictionary of sections, or the defaults for None.
+    """Makes a `Config` from a TOML file or a dictionary of sections; None gives the defaults.
 
     Raises ConfigError.
     """
@@ -55,7 +55,7 @@ def load_config(source: str | Path | Mapping[str, Any] | Config | None) -> Confi
 
 
 def _with_units(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values, with sizes and times that are texts with a unit as the numbers that they mean.
+    """Returns the values, with a number in place of each size or time that is a text with a unit.
 
     Raises ConfigError.
     """
@@ -68,7 +68,10 @@ def _with_units(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _number(key: str, value: Any, where: str) -> Any:
-    """The number that a text with a unit stands for, in the unit that ends the knob's name."""
+    """Converts a text with a unit into a number.
+
+    The number has the unit at the end of the knob's name.
+    """
     unit = next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), None)
     if unit is None or not isinstance(value, str):
         return value

@@ -1,11 +1,11 @@
 """Every error of the project, by name, each with a hint what to do.
 
-All of them are subclasses of `CommitLogError`, so one `except` catches the project's own errors
-and nothing else. The text of an error is one line: what is wrong, then the way out. `error.status`
-is RocketMQ's name for what became of the message.
+All of them are subclasses of `CommitLogError`, so one `except` catches the project's own errors and
+nothing else. The text of an error is one line: what is wrong, then the way out. `error.status` is
+RocketMQ's name for what became of the message.
 
-A stage that the disk refuses publishes its errno in shared memory (a *fault*). A producer that
-waits raises the class that stands for it: see `FAULT_BY_ERRNO`.
+If the disk refuses a stage, the stage publishes the errno in shared memory: a *fault*. A producer
+that waits raises the class of that errno: see `FAULT_BY_ERRNO`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class CommitLogError(Exception):
     """Base of every error here.
 
-    `status` is what became of the message that `send` or `wait` raised it for, and `append_status`
-    what became of the append itself. `receipt` is None where nothing was accepted. Otherwise `send`
-    or `send_batch` had accepted the message before it raised this: wait on with the receipt,
-    because sending the message again would double it. `rows_sent` says how many rows `send_rows`
-    had sent before it raised this.
+    `status` says what became of the message for which `send` or `wait` raised the error, and
+    `append_status` says what became of the append itself. `receipt` is None if nothing was
+    accepted. Otherwise `send` or `send_batch` had accepted the message before the error: wait on
+    with the receipt, because sending the message again would double it. `rows_sent` says how many
+    rows `send_rows` had sent before the error.
     """
 
     status = PutMessageStatus.UNKNOWN_ERROR
@@ -38,7 +38,7 @@ class CommitLogError(Exception):
     rows_sent: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the error without its receipt, which waits in this process only."""
+        """Pickles the error without its receipt, which works only in its own process."""
         return type(self), self.args, {**vars(self), "receipt": None}
 
 
@@ -62,7 +62,7 @@ class StoreRefused(CommitLogError):
 
 
 class BackupRefused(CommitLogError):
-    """A backup can't go to its destination, which was left as it is.
+    """A backup can't be made at its destination. The destination was left as it is.
 
     The destination is something else, belongs to another store, or is newer than the store.
     """
@@ -71,20 +71,20 @@ class BackupRefused(CommitLogError):
 class ReplicaRefused(CommitLogError):
     """A copy can't follow this store, be promoted, or be forgotten. All was left as it was.
 
-    It is of another store, has gone on by itself, is of an older epoch, or is too far behind. To be
-    forgotten, it must be known, and not connected.
+    The copy is of another store, has gone on by itself, is of an older epoch, or is too far behind.
+    A replica can be forgotten only if the store knows it and it is not connected.
     """
 
 
 class StoreSuperseded(CommitLogError):
     """A copy of this store was promoted, so this store must not go on.
 
-    What only this store has is still in it: `commitlog rejoin` puts that aside.
+    Messages that only this store has are still in it. `commitlog rejoin` puts them aside.
     """
 
 
 class ReplicationRefused(CommitLogError):
-    """The address, the certificate or the protocol of a replication is not usable."""
+    """Replication is not possible with this address, certificate or protocol."""
 
 
 class StoreRunning(CommitLogError):
@@ -107,14 +107,15 @@ class MessagesLost(StoreStopped):
     """A start of the store found that accepted messages of a lane are lost.
 
     Somebody removed the shared memory of a killed store, or a sync has failed. A receipt raises
-    this. Its message may be one of them: look whether it is in the log before you send it again.
+    this error if its message may be one of them. Before you send the message again, look whether it
+    is in the log.
     """
 
 
 class StoreMoved(StoreStopped):
     """The store's directory was renamed, removed or replaced while the store ran.
 
-    What was accepted is in its pool.
+    The messages that it has accepted are in its pool.
     """
 
 
@@ -140,8 +141,9 @@ class NotEnoughSharedMemory(CommitLogError):
 class NotEnoughThreads(CommitLogError, RuntimeError):
     """The system gives this process no more threads, or the interpreter ends.
 
-    Callbacks, `await` and remote producers need one. It is a RuntimeError as well, as Python's own
-    is. A message whose receipt was asked for a callback is in the log.
+    Callbacks, `await` and remote producers need a thread. This error is a RuntimeError as well,
+    like Python's own error for a thread that does not start. If `add_callback` raises it, the
+    message of that receipt is in the log.
     """
 
 
@@ -150,17 +152,18 @@ class UnsafePath(CommitLogError):
 
 
 class NativeCoreMissing(CommitLogError, ImportError):
-    """COMMITLOG_NATIVE=on, and the native core is not built or is of another version."""
+    """The native core is not built or is of another version, and COMMITLOG_NATIVE=on demands it."""
 
 
 class MissingPackage(CommitLogError, ImportError):
-    """A package that is needed for this is not installed."""
+    """A Python package that this call needs is not installed."""
 
 
 class IllegalArgument(CommitLogError, TypeError, ValueError):
     """A call was given an argument of a wrong type or value. Nothing was done.
 
-    It is a TypeError and a ValueError as well, so code that catches Python's own errors catches it.
+    This error is a TypeError and a ValueError as well, so code that catches Python's own errors
+    catches it.
     """
 
 
@@ -172,13 +175,13 @@ class ConfigError(CommitLogError):
 
 
 class ProducerError(CommitLogError):
-    """Base of what `Producer` raises."""
+    """Base of the errors that `Producer` raises."""
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 class NoFreeLane(ProducerError):
-    """All lanes are leased, and the store may have no more of them."""
+    """All lanes are leased, and the store has as many lanes as it may have."""
 
 
 class NoBufferAvailable(ProducerError):
@@ -203,10 +206,10 @@ class ConcurrentUse(ProducerError):
 
 
 class WaitTimeout(ProducerError):
-    """The level that was waited for was not reached in time.
+    """A message did not become flushed, or replicated, within the time of the wait.
 
     `wait`, `flush`, and `send` in a store with SYNC_FLUSH raise it. Nothing is lost: the messages
-    are in the log and may still become flushed. Sending them again would double them.
+    are in the log and may still reach the level. Sending them again would double them.
     """
 
     status = PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -214,19 +217,20 @@ class WaitTimeout(ProducerError):
 
 
 class ReplicationTimeout(WaitTimeout):
-    """A message is flushed here, and too few replicas have it in time. They may still get it.
+    """A message is flushed in this store, but too few replicas got it in time.
 
-    RocketMQ's FLUSH_SLAVE_TIMEOUT. Sending the message again would double it.
+    They may still get it. The status is RocketMQ's FLUSH_SLAVE_TIMEOUT. Sending the message again
+    would double it.
     """
 
     status = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 
 
 class ReplicaNotAvailable(ProducerError):
-    """A message is flushed here, and fewer replicas are in sync than `min_in_sync`.
+    """A message is flushed in this store, but fewer replicas than `min_in_sync` are in sync.
 
-    RocketMQ's SLAVE_NOT_AVAILABLE. A replica that comes back gets the message, so sending it again
-    would double it.
+    The status is RocketMQ's SLAVE_NOT_AVAILABLE. A replica that comes back gets the message, so
+    sending it again would double it.
     """
 
     status = PutMessageStatus.SLAVE_NOT_AVAILABLE
@@ -236,13 +240,17 @@ class ReplicaNotAvailable(ProducerError):
 class NotCopied(ProducerError, TypeError):
     """An object that belongs to its process was copied or pickled.
 
-    A copy of a producer, a store or a reader would release what the original holds. A receipt asks
-    the producer's own process how far its message has come.
+    A copy of a producer, a store or a reader would release the lock that the original holds. A
+    receipt works only in its producer's process, because only that process can ask how far the
+    message has come.
     """
 
 
 def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
-    """Serves as `__reduce_ex__` of such a class, for `copy` and `pickle`: raises NotCopied."""
+    """Raises NotCopied.
+
+    It is the `__reduce_ex__` of classes whose objects can't be copied or pickled.
+    """
     name = type(original).__name__
     raise NotCopied(f"a {name} can't be copied or pickled: give others its path, with which they make their own")
 
@@ -251,13 +259,13 @@ def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
 
 
 class RecordError(CommitLogError):
-    """Base of what is wrong with a single message."""
+    """Base of the errors about a single message."""
 
     status = PutMessageStatus.MESSAGE_ILLEGAL
 
 
 class IllegalTopic(RecordError):
-    """A topic outside RocketMQ's rule: `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes, not `.` or `..`."""
+    """A topic breaks RocketMQ's rule: `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes, not `.` or `..`."""
 
 
 class IllegalProperty(RecordError):
@@ -265,7 +273,7 @@ class IllegalProperty(RecordError):
 
 
 class IllegalMessage(RecordError, IllegalArgument):
-    """A value that is not bytes, or a number that has no place in a record."""
+    """A value is not bytes, or a number is too large for its field of the record."""
 
 
 class IllegalRow(RecordError, IllegalArgument):
@@ -305,7 +313,10 @@ class CorruptRecord(RecordError):
         super().__init__(f"{file or 'record'}{place}: {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles what the text is made of: made of the text again, it would be another."""
+        """Pickles the parts of the text.
+
+        An error that was made of the whole text would have another text.
+        """
         kind, _, state = super().__reduce__()
         return kind, (self.reason, self.offset, self.file), state
 
@@ -318,11 +329,11 @@ class DamagedFile(CommitLogError):
 
 
 class SchemaError(CommitLogError, ValueError):
-    """A schema that no topic can have: what declares it is wrong, or Spark has no such type."""
+    """No topic can have this schema: its declaration is wrong, or Spark has no such type."""
 
 
 class SchemaConflict(SchemaError):
-    """The topic has another schema, and messages of that could not be read as the new one."""
+    """The topic has another schema already, and its messages could not be read with the new one."""
 
 
 class NoSchema(CommitLogError):
@@ -339,7 +350,7 @@ class ValuesRefused(RecordError):
 class DiskError(CommitLogError):
     """The operating system refused to read, write or sync.
 
-    `status` is that of a RocketMQ whose disk is full or broken.
+    `status` is the one that RocketMQ gives if its disk is full or broken.
     """
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -348,13 +359,13 @@ class DiskError(CommitLogError):
 
 
 class DiskFull(DiskError):
-    """ENOSPC: the disk is full. What was accepted stays in the pool."""
+    """ENOSPC: the disk is full. Accepted messages stay in the pool."""
 
     hint = "writing goes on by itself as soon as there is space; what was accepted stays in the pool"
 
 
 class QuotaExceeded(DiskError):
-    """EDQUOT: the user's quota is used up. What was accepted stays in the pool."""
+    """EDQUOT: the user's quota is used up. Accepted messages stay in the pool."""
 
     hint = "writing goes on by itself as soon as the quota allows it; what was accepted stays in the pool"
 
@@ -373,17 +384,17 @@ class AllocateTimeout(DiskError):
 
 
 class LaneDamaged(DiskError):
-    """A failed sync lost data of a lane that can't be written again, because only the file had it.
+    """A sync failed, and data of a lane is lost.
 
-    The lane stops, and the others go on. The next start of the store keeps what is whole of the
-    lane, and names what is lost.
+    Only the file had this data, so it can't be written again. The lane stops, and the others go on.
+    The next start of the store keeps the whole records of the lane, and names the lost ones.
     """
 
     hint = "a failed sync lost data that only the file had; the next start of the store keeps what is whole"
 
 
 class PoolUnlinked(DiskError):
-    """ENOENT: somebody removed files of the store: of its pool, or segments."""
+    """ENOENT: somebody removed files of the store's pool, or segment files."""
 
     hint = "files of the store were removed (by hand, a cleaner): stop it if it runs, put them back, start it again"
 
@@ -395,13 +406,13 @@ class NotEnoughDescriptors(DiskError):
 
 
 class NotEnoughMemory(DiskError):
-    """ENOMEM: the system gives no memory: to a process of ours, or for its own tables."""
+    """ENOMEM: the system has no memory for a process of the store, or for its own tables."""
 
     hint = "the system gives no memory; free some, or raise the limit (ulimit -v, the container's memory)"
 
 
 class FileSizeLimited(DiskError):
-    """EFBIG: a process may not write files so large; those in shared memory count, too."""
+    """EFBIG: a file is larger than this process may write. Files in shared memory count, too."""
 
     hint = "this process may write no file so large; raise the limit (ulimit -f)"
 
@@ -410,7 +421,7 @@ class FileSizeLimited(DiskError):
 
 
 class ReaderError(CommitLogError):
-    """Base of what readers raise."""
+    """Base of the errors that readers raise."""
 
 
 class UnknownTopic(ReaderError):
@@ -418,7 +429,7 @@ class UnknownTopic(ReaderError):
 
 
 class BadStart(ReaderError):
-    """A start that is none of earliest, latest, last N, a time or an offset."""
+    """A start is none of: earliest, latest, last N, a time, an offset."""
 
 
 class OffsetOutOfRange(ReaderError):
@@ -426,7 +437,7 @@ class OffsetOutOfRange(ReaderError):
 
 
 class TopicInUse(ReaderError):
-    """What would be trimmed or deleted is still needed by a named reader, or by a producer."""
+    """A topic can't be trimmed or deleted: a named reader or a producer still needs it."""
 
 
 class OptionError(ReaderError):
@@ -434,7 +445,7 @@ class OptionError(ReaderError):
 
 
 class MalformedValue(ReaderError):
-    """A value is not the JSON that a query with mode=FAILFAST expects."""
+    """A query with mode=FAILFAST met a value that is not the JSON that it expects."""
 
 
 class ReaderInUse(ReaderError):
@@ -442,14 +453,14 @@ class ReaderInUse(ReaderError):
 
 
 class DataLoss(ReaderError):
-    """Messages that were asked for are gone (retention, another store at the same path)."""
+    """Messages that were asked for are gone: retention deleted them, or the store is another."""
 
 
 # ---- served stores ------------------------------------------------------------------------------
 
 
 class ServerError(CommitLogError):
-    """Base of what a client of a served store raises, and of answers that are none of ours."""
+    """Base of the errors of a server's client. An answer of a foreign server raises it, too."""
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
@@ -459,11 +470,11 @@ class ServerUnavailable(ServerError):
 
 
 class ServerBusy(ServerError):
-    """The server has as many streams or calls as it takes, of all clients or of this one."""
+    """The server takes no more streams or calls now, from all clients or from this one."""
 
 
 class AccessDenied(ServerError):
-    """The server does not know the client's token, or the token is not for this."""
+    """The server does not know the client's token, or the token does not allow this call."""
 
 
 class CertificateRefused(ServerError):
@@ -471,11 +482,11 @@ class CertificateRefused(ServerError):
 
 
 class ServingRefused(CommitLogError):
-    """A store can't be served as it was asked for: unsafe, or files that can't be used."""
+    """A store can't be served with these settings: they are unsafe, or name unusable files."""
 
 
 class ForwardError(CommitLogError):
-    """A forwarder can't do what it was asked for; base of what `commitlog forward` raises."""
+    """A forwarder can't do its work. Base of the errors that `commitlog forward` raises."""
 
 
 class TargetUnavailable(ForwardError):
@@ -493,13 +504,13 @@ class TargetChanged(ForwardError):
 class TopicRefused(ForwardError):
     """A topic can't be forwarded: Kafka refuses its name, its partitions, or the user.
 
-    A forwarder names it and goes on with the others. It is raised where there are none, and at the
-    end of a run that ends by itself.
+    A forwarder names the topic and goes on with its other topics. It raises this error if no topic
+    is left, and at the end of a run that ends by itself.
     """
 
 
 class MessageRefused(ForwardError):
-    """The Kafka cluster does not take a message, which is too large for it or not allowed."""
+    """The Kafka cluster does not take a message: it is too large, or not allowed."""
 
 
 class ForwarderFenced(ForwardError):
@@ -513,7 +524,7 @@ class JavaNotFound(CommitLogError):
 class ReadingWarning(UserWarning):
     """A reader found a store in a state that `commitlog run STORE` mends.
 
-    The text says what is read meanwhile.
+    The text says which messages are read until then.
     """
 
 
@@ -522,7 +533,7 @@ class IngestError(CommitLogError):
 
 
 class InputError(CommitLogError):
-    """An input file is no text or can't be read, or a line of it can't be sent."""
+    """An input file is not text or can't be read, or one of its lines can't be sent."""
 
 
 FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
@@ -543,22 +554,22 @@ _REFUSALS = {*FAULT_BY_ERRNO, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the system refuses something that it may give later: space, descriptors, memory."""
+    """Says whether an error may pass: the system lacks space, descriptors or memory now."""
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in _REFUSALS
 
 
 def how_to_install(extra: str, *packages: str) -> str:
-    """The way out where packages are missing, in a checkout and in an installed release alike."""
+    """Says how to install missing packages. The text is right in a checkout and in a release."""
     return f"`pip install {' '.join(packages)}` (of the extra pyspark-commitlog[{extra}])"
 
 
 def store_killed(path: Path | str) -> str:
-    """What has become of a store whose supervisor was killed, and the way out."""
+    """Says that a store's supervisor was killed, and how to go on."""
     return f"it was killed, or its machine went down: `commitlog run {path}` continues it"
 
 
 def store_moved(path: Path, pool: Path) -> StoreMoved:
-    """The error of a running store whose path leads to another directory, or to none."""
+    """Makes the error of a running store whose path leads to another directory, or to none."""
     return StoreMoved(
         f"{path} was renamed, removed or replaced while its store ran, so the store stops: what was accepted is in the pool "
         f"{pool}; move the directory back, or start the store at its new place"
@@ -566,7 +577,7 @@ def store_moved(path: Path, pool: Path) -> StoreMoved:
 
 
 def refusal(error: OSError, path: Path, doing: str = "starting the store") -> CommitLogError:
-    """The error of a start, or of something else with a store, that the system has refused."""
+    """Makes the error of a start, or of another step (`doing`), that the system has refused."""
     place = error.filename or path
     if error.errno and error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
         return disk_error(error.errno, f"{place}: {doing}")
@@ -574,20 +585,20 @@ def refusal(error: OSError, path: Path, doing: str = "starting the store") -> Co
 
 
 def disk_error(code: int, doing: str) -> DiskError:
-    """The error for an errno that a stage met while `doing` something, or that a fault word has."""
+    """Makes the error for an errno: of a stage's fault, or of something that was being done."""
     kind = FAULT_BY_ERRNO.get(code, DiskError)
     name = errno.errorcode.get(code, str(code))
     return kind(f"{doing}: {name} ({kind.hint})")
 
 
 NOT_A_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
-"""What the system says where a directory, a link or a pipe is in the place of a file, or a file in
-that of a directory.
+"""The errnos that say: a directory, a link or a pipe is in the place of a file, or a file is in the
+place of a directory.
 """
 
 
 def read_error(error: OSError, path: object) -> CommitLogError:
-    """The error where the system refused to read something below `path`."""
+    """Makes the error for a file below `path` that the system refused to read."""
     place = f"{error.filename or path}: {error.strerror}"
     if error.errno in NOT_A_FILE:
         return DamagedFile(f"{place}; move away what is there, and put back what was there before")
@@ -596,7 +607,7 @@ def read_error(error: OSError, path: object) -> CommitLogError:
 
 @contextlib.contextmanager
 def named_while_reading(path: object) -> Iterator[None]:
-    """Raises what `read_error` makes of an OSError within a with-block."""
+    """Turns an OSError within a with-block into the error that `read_error` makes of it."""
     try:
         yield
     except OSError as error:
@@ -604,7 +615,7 @@ def named_while_reading(path: object) -> Iterator[None]:
 
 
 def index_error(error: DamagedFile | OSError) -> CommitLogError:
-    """The error where topics can't be told, because what tells of them is damaged."""
+    """Makes the error for a look-up of topics in an index that is damaged or can't be read."""
     if isinstance(error, DamagedFile):
         return error
     place = error.filename or "the index"

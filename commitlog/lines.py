@@ -30,7 +30,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def for_terminal(data: bytes) -> bytes:
-    """Bytes of a user's for a terminal: what it would obey is written out, an escape as \\x1b.
+    """Makes a user's bytes safe for a terminal: control characters are written out, as \\x1b.
 
     Tabs and line feeds stay.
     """
@@ -39,10 +39,10 @@ def for_terminal(data: bytes) -> bytes:
 
 
 def to_json(values: Any, indent: int | None = None) -> bytes:
-    """JSON of plain values.
+    """Writes plain values as JSON.
 
-    The odd bytes of a name that is not UTF-8 are written out, byte 255 as \\udcff. Otherwise only
-    Python's own parser would take it.
+    Bytes of a name that are not UTF-8 are written out: byte 255 is \\udcff. Without this, only
+    Python's own parser would take the text.
     """
     text = json.dumps(values, ensure_ascii=False, indent=indent)
     return _NOT_UTF8.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
@@ -92,9 +92,10 @@ _TEXT_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) ([A-Z]+) (.*)
 
 
 def parse_log_line(line: str) -> LogLine | None:
-    """What one of our formatters has written, or None: a traceback's line, or somebody's print.
+    """Parses a line that one of our formatters has written. Any other line gives None.
 
-    The time of a text line is that of this machine's time zone.
+    Other lines are those of tracebacks, and of somebody's `print`. The time in a line of text is
+    read in this machine's time zone.
     """
     try:
         if line.startswith("{"):
@@ -110,9 +111,9 @@ def parse_log_line(line: str) -> LogLine | None:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Drops a line that the system refuses to write, without a traceback on the user's terminal.
+    """Drops a line that the system refuses to write; the user's terminal gets no traceback.
 
-    The process that logs meets the same fault, and reports it by name.
+    The process that logs meets the same fault itself, and reports it by name.
     """
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -125,7 +126,7 @@ def log_to(
     level: int | str = logging.INFO,
     line: str | logging.Formatter = "%(asctime)s %(levelname)s %(message)s",
 ) -> None:
-    """Sends this process's log to `target`, and nowhere else. `line` is a line's form."""
+    """Sends this process's log to `target`, and nowhere else. `line` formats a record."""
     handler = target if isinstance(target, LineHandler) else LineHandler(target)
     handler.setFormatter(LineFormatter(line) if isinstance(line, str) else line)
     logging.basicConfig(handlers=[handler], level=level, force=True)
@@ -134,8 +135,8 @@ def log_to(
 class LineSplitter:
     """Splits input into lines as it comes. A line is the bytes before a newline.
 
-    Errors call the input `name`; a line has at most `longest` bytes. Longer ones are passed over
-    and counted in `skipped` where `skips` says so. `lines` counts all that were complete.
+    Errors call the input `name`. A line may have at most `longest` bytes. If `skips` is set, longer
+    lines are left out and counted in `skipped`. `lines` counts all complete lines.
     """
 
     def __init__(self, name: str, longest: int, *, skips: bool = False) -> None:
@@ -146,7 +147,7 @@ class LineSplitter:
         self.skipped = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes.
+        """Takes more input, and returns the lines that are complete now.
 
         Raises MessageTooLarge for a line that is too long, so that endless input does not fill the
         memory.
@@ -175,7 +176,10 @@ class LineSplitter:
         return kept
 
     def end(self) -> list[bytes]:
-        """What follows the last newline, as the input's last line. The next `feed` begins anew."""
+        """Returns the bytes after the last newline as the last line.
+
+        The next `feed` begins a new input.
+        """
         rest = [self._partial] if self._partial else []
         self._partial, self._is_within_skipped = b"", False
         self.lines = 0
@@ -183,9 +187,9 @@ class LineSplitter:
 
 
 def why_unreadable(name: str) -> str | None:
-    """Why a file can't be read, in the system's words; None where it can.
+    """Says why a file can't be read, in the system's words; None if it can be read.
 
-    It does not open the file: opening and closing a named pipe would end it for its writer.
+    The file is not opened: to open and close a named pipe would end the pipe for its writer.
     """
     try:
         is_directory = stat.S_ISDIR(os.stat(name).st_mode)

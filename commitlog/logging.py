@@ -1,4 +1,4 @@
-"""A handler that sends what a program logs through the standard library's `logging` to a store.
+"""A handler for the standard library's `logging` that sends a program's log records to a store.
 
     import logging, commitlog.logging
 
@@ -40,11 +40,11 @@ class Handler(logging.Handler):
     The formatter's text is its value, the logger's name its key, the level its tags, and the time
     of the record its born timestamp.
 
-    The handler makes its producer at the first record, in each process: a forked child leases a
-    lane of its own when it logs, and its parent's goes on. An error never gets into the program; it
-    goes to `handleError`, as with every handler. While the store does not run, or does not accept,
-    records are dropped, and the handler tries again every five seconds. What commitlog itself logs
-    while a record is being sent is left out.
+    The handler makes its producer at the first record, once in each process: a forked child leases
+    a lane of its own when it logs, and its parent keeps its lane. An error never gets into the
+    program; it goes to `handleError`, as with every handler. While the store does not run, or does
+    not accept messages, records are dropped, and the handler tries again every five seconds.
+    Records that commitlog itself logs inside the handler are left out.
 
     - `path`, `topic`: where the records go
     - `dropped`: how many records are not in the log
@@ -63,7 +63,7 @@ class Handler(logging.Handler):
         self._closed = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sends a record. The handler's lock is held: one thread at a time."""
+        """Sends a record. One thread at a time does this, because it holds the handler's lock."""
         thread = threading.get_ident()
         if self._inside == thread and record.name.partition(".")[0] == "commitlog":
             return

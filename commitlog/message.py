@@ -1,4 +1,4 @@
-"""A message as readers get it."""
+"""The class of the messages that readers give out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STORE_HOST = STORE_HOST_AT, STORE_HOST_AT + IPV4_BYTES + PORT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. What was given to `send` has the same name here.
+    """One message. A field that was an argument of `send` has the argument's name.
 
-    Each timestamp is in ms since 1970. `properties` has the headers too: it is all that RocketMQ's
-    record has, by RocketMQ's names.
+    Timestamps are in ms since 1970. `properties` has all properties of RocketMQ's record, by
+    RocketMQ's names, and so the headers too.
     """
 
     topic: str
@@ -32,22 +32,28 @@ class Message:
     offset: int
     """The number of the message in its topic and partition; RocketMQ's queue offset."""
     key: str | None
-    """A key that is no text is a BytesKey: base64, and its `data` has the bytes."""
+    """The message's key.
+
+    A key that is not text is a BytesKey: text in base64, whose `data` has the bytes.
+    """
     value: bytes
     headers: dict[str, str]
     tags: str | None
     timestamp: int
-    """When it was accepted; no message of a lane is older than the one before it."""
+    """When the message was accepted. No message of a lane is older than the one before it."""
     born_timestamp: int
-    """When it was made, as its sender says."""
+    """When the message was made, as its sender says."""
     physical_offset: int
-    """Where its record begins, in bytes of the lane's log."""
+    """Where the message's record begins, in bytes of the lane's log."""
     message_id: str
     properties: dict[str, str] = field(repr=False)
 
     @classmethod
     def of(cls, record: Record) -> Message:
-        """Unpacks a compressed value. Raises MissingCodec, CorruptRecord."""
+        """Makes a message of a record. Unpacks a compressed value.
+
+        Raises MissingCodec, CorruptRecord.
+        """
         from commitlog.record.body_compression import plain_body
 
         properties = record.properties
@@ -69,9 +75,9 @@ class Message:
 
     @classmethod
     def of_table(cls, table: RecordTable, buffer: Buffer) -> Iterator[Message]:
-        """The messages of a buffer's records that were checked, as `of` makes each of them.
+        """Makes the messages of a table whose records were checked, as `of` makes each of them.
 
-        It is for records with plain values and IPv4 hosts, and takes a quarter of the time.
+        The records must have plain values and IPv4 hosts. It takes a quarter of the time.
         """
         begin, end = _STORE_HOST
         columns = (

@@ -5,15 +5,16 @@ offset and message id at append. It encodes a record in its final bytes, copies 
 write buffer, and publishes it by storing `wrote`. This is RocketMQ's DefaultAppendMessageCallback,
 with the lane in place of the put-message lock.
 
-**Threads.** A call takes the producer's one token first and puts it back last. A call that finds no
-token either waits for the thread that has it; or it is inside a call of its own thread (a signal
-handler, a finalizer), as the stack shows, and raises ConcurrentUse before it has stored anything.
+**Threads.** A producer has one token. A call takes the token first and puts it back last. A call
+may find that the token is taken. If another thread has it, the call waits for that thread. If an
+outer call of the same thread has it (the stack shows that), the call comes from a signal handler or
+a finalizer. It raises ConcurrentUse before it has stored anything.
 
 **Interrupts.** KeyboardInterrupt can hit between any two steps. A call that was interrupted, or has
-failed, puts back the token `False`. Then the next call reads `wrote` again, and learns from the
-buffer itself what was published. Token and local variable are exchanged in one statement that calls
-nothing: CPython neither switches threads nor raises an interrupt in it. So a producer that only one
-thread uses pays for no lock.
+failed, puts back `False` as the token. Then the next call reads `wrote` again, and learns from the
+buffer which records were published. Token and local variable are exchanged in one statement that
+calls nothing: CPython neither switches threads nor raises an interrupt in it. So a producer that
+only one thread uses needs no lock.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ STORE_PORT = 10911
 
 
 class _Topic(Topic):
-    """What a producer keeps of a topic that it has sent to.
+    """The facts that a producer keeps about a topic that it has sent to.
 
-    `encode` and `overhead` are for messages without key, headers and tags. `versions` are those of
-    its schema, when that was last looked for.
+    `encode` and `overhead` are for messages without key, headers and tags. `versions` are the
+    versions of the topic's schema at the last look.
     """
 
     __slots__ = ("encode", "encoded", "overhead", "versions")
@@ -257,7 +258,10 @@ class Producer(Appender, RowProducer):
         return encode_properties(key, tags, headers, wait, append_crc=self._encoder.append_crc)
 
     def _tick(self) -> None:
-        """Takes STORETIMESTAMP from the clock, or keeps the last one if the clock has gone back."""
+        """Takes STORETIMESTAMP from the clock.
+
+        If the clock has gone back, the last timestamp is kept.
+        """
         self._timestamp = max(time_ns() // 1_000_000, self._timestamp)
         self._next_tick = (self._timestamp + 1) * 1_000_000
 
@@ -276,8 +280,8 @@ class Producer(Appender, RowProducer):
 
         They get consecutive offsets, one timestamp, and places in one segment. `values` is a list
         of bytes, a numpy array of uint8 and shape (messages, bytes), or a pyarrow array of
-        binaries. `key`, `headers` and `tags` are those of every message; `keys`, in place of `key`,
-        has one for each message, or None.
+        binaries. Every message gets `key`, `headers` and `tags`. In place of `key`, `keys` has a
+        key or None for each message.
 
         Raises what `send` does. MessageTooLarge is also raised for a batch that no segment holds,
         and IllegalMessage for more or fewer keys than values.
@@ -332,8 +336,8 @@ class Producer(Appender, RowProducer):
         """The last accepted message of a topic in this producer's lane, from any producer.
 
         None means that there was no such message yet, or that retention has deleted it. A program
-        that numbers its messages finds here where it goes on after a crash. Each lane has a last
-        message of its own.
+        that numbers its messages learns here, after a crash, with which number it goes on. Each
+        lane has a last message of its own.
 
         Raises:
         - IllegalTopic
@@ -365,7 +369,7 @@ class Producer(Appender, RowProducer):
         return where
 
     def _catch_up(self, where: int) -> None:
-        """Lets Python write behind what the native core has written."""
+        """Moves Python's place in the log behind the records that the native core has written."""
         self._place.continue_at(where)
         self._is_ahead = False
 
@@ -375,7 +379,10 @@ class Producer(Appender, RowProducer):
         self._place.leave()
 
     def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
-        """Bytes of a batch. Raises MessageTooLarge for it, or for one of its messages."""
+        """The size of a batch in bytes.
+
+        Raises MessageTooLarge for the batch or one of its messages.
+        """
         size = batch_size(self._encoder, topic, bodies, properties)
         largest = largest_record(self._encoder, topic, bodies, properties)
         if largest > self.message_bytes_max:
@@ -396,10 +403,10 @@ class Producer(Appender, RowProducer):
         )
 
     def _open_topic(self, topic: str, headers: object) -> _Topic:
-        """What it keeps of a topic of which `_topics` has nothing: of a new one, or a typed one.
+        """Returns the facts about a topic that is not in `_topics`: a new topic, or a typed one.
 
-        `_topics` has no typed topic, so that a message with rows pays for the look at its headers,
-        and no other one does. A schema is not deleted while a producer runs. Raises ValuesRefused.
+        Typed topics are not in `_topics`, so only messages with rows pay for the look at their
+        headers. A schema is not deleted while a producer runs. Raises ValuesRefused.
         """
         state = self._state_of(topic)
         if topic in self._typed:
@@ -425,9 +432,9 @@ class Producer(Appender, RowProducer):
         return state
 
     def _wait_outside(self) -> None:
-        """Waits for another call that has the token, which may be gone again when this returns.
+        """Waits for the call that has the token. When this returns, the token may be taken again.
 
-        Raises ConcurrentUse if this call is inside the other one, which can't go on before it ends.
+        Raises ConcurrentUse if that call can't end first, because this call is inside it.
         """
         if is_inside(self, _TAKING_TOKENS, sys._getframe(1)):
             raise ConcurrentUse(
@@ -443,7 +450,7 @@ class Producer(Appender, RowProducer):
         self._seen = -1
 
     def _learn_published(self) -> None:
-        """Learns what the last call, which was interrupted or has failed, had published."""
+        """Learns which records the last call had published before it was interrupted or failed."""
         if self._closed:
             return  # the topics say why
         place, published = self._place, self._words[self._wrote_at]
@@ -472,16 +479,16 @@ class Producer(Appender, RowProducer):
         self._progress.flush(level, timeout)
 
     def statistics(self) -> LaneStatistics:
-        """What happened in its lane since the store was started, by earlier producers too."""
+        """Returns the counters of this lane since the store's start, of all its producers."""
         return lane_statistics(self._attachment.control, self.lane, SYSTEM_CLOCK.monotonic_ns())
 
     def _answer_changed_word(self, end: int) -> None:
         """Answers a change of the word that `send` looks at.
 
-        The committer went to sleep: this wakes it. Another thread waits for its turn: this gives
-        way. Or the store is closing: then the next `send` finds out. What was accepted meanwhile
-        stays in the pool for the next start. In a pool that was removed it would be lost without a
-        word, so then this raises PoolUnlinked.
+        There are three reasons. The committer went to sleep: this wakes it. Another thread waits
+        for its turn: this gives way. The store is closing: the next `send` raises that. Messages
+        that were accepted meanwhile stay in the pool for the next start. If the pool was removed,
+        they would be lost in silence, so this raises PoolUnlinked.
         """
         seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
@@ -502,10 +509,10 @@ class Producer(Appender, RowProducer):
     # ---- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Gives the lane back. Another thread's call comes to its end first.
+        """Gives the lane back. If another thread is inside a call, `close` waits for its end.
 
-        The stages write what was sent to disk; call `flush` before to wait for that. Raises
-        ConcurrentUse inside a call of the same thread.
+        The stages write the sent messages to disk later; call `flush` first to wait for that.
+        Raises ConcurrentUse inside a call of the same thread.
         """
         gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         token = None

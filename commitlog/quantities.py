@@ -64,12 +64,12 @@ def seconds_of(text: str) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: `0 messages`, `1 message`, `12,345 messages`."""
+    """Writes a number with its noun: `0 messages`, `1 message`, `12,345 messages`."""
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT. Raises IllegalArgument."""
+    """Splits HOST:PORT into host and port. Raises IllegalArgument."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     try:

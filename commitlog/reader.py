@@ -1,14 +1,14 @@
 """Reads a store message by message, live or stopped, beside its producers and without its stages.
 
 Each lane is walked in its order, and lanes are merged by the messages' timestamps. A reader that
-follows merges what is there, and never waits for a quiet lane. It gives out nothing beyond the
-limit: what is flushed, or committed where that was asked for.
+follows merges the messages that are there, and never waits for a quiet lane. It gives out flushed
+messages only, or committed ones if the user asked for that.
 
-A RocketMQ store root is read queue by queue, as far as its consume queues go. Its queues are merged
-by the places in its log.
+A RocketMQ store root is read queue by queue, as far as its consume queues reach. Its queues are
+merged by the places of their records in the log.
 
-Damage hides nothing but itself. What is good before it, and in other lanes, is given out before its
-error is raised; with `ignore_corrupt` what is behind it is given out too.
+Damage hides nothing but itself. The good messages before it, and those of other lanes, are given
+out before its error is raised. With `ignore_corrupt` the messages behind it are given out too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from commitlog.reading.view import open_view
 from commitlog.statistics import ReaderStatistics
 
 _SEGMENTS_KEPT = 8
-"""How many segments of a RocketMQ's log are mapped: its queues are not all at the same place."""
+"""How many segments of a RocketMQ log stay mapped: its queues are at different places."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
 _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
@@ -78,13 +78,14 @@ class Reader:
     - `isolation`: "flushed" (survives power loss) or "committed".
     - `lanes`: only these, as in `{0, 2}`.
     - `members=(i, n)`: only lanes whose number modulo n is i, so that n readers share the work. A
-      lane that appears while they follow belongs to one of them.
+      lane that is added while they follow belongs to one of them, too.
     - `follow`: wait for more at the end, instead of stopping there.
 
     With a `name` the reader goes on where the last reader of that name was; `start` says where the
-    first one begins. `commit` says which messages are done. What was given out and not committed
-    comes again: at least once. One process at a time holds a name, and retention keeps what it has
-    not committed. Readers that share lanes have a name each.
+    first reader of the name begins. `commit` says which messages are done. Messages that were given
+    out and not committed come again: each message comes at least once. One process at a time holds
+    a name. Retention keeps the messages that the reader of a name has not committed. Readers that
+    share the lanes by `members` have a name each.
 
         with Reader("data/events", topic="orders", name="billing", follow=True) as reader:
             for message in reader:
@@ -98,9 +99,9 @@ class Reader:
       them, instead of raising DataLoss. A reader that is overtaken while it reads gets DataLoss in
       any case: make it again.
 
-    Damaged records are an error, raised when all that is good before them and in other lanes was
-    given out. Asked again, the reader looks there again. `ignore_corrupt=True` goes on behind them,
-    and counts them in a ReadingWarning.
+    A damaged record raises an error, after all good messages before it and in other lanes were
+    given out. The next call of `next` looks at that record again. With `ignore_corrupt=True` the
+    reader goes on behind damaged records, and counts them in a ReadingWarning.
 
     Raises:
     - StoreNotFound
@@ -190,7 +191,7 @@ class Reader:
             warnings.warn(text, ReadingWarning, stacklevel=4)
 
     def _open_cursors(self, starts: QueueStarts) -> None:
-        """Makes a cursor for each lane, or each queue of a RocketMQ's, that has none yet."""
+        """Makes the missing cursors: one for each lane, or each queue of a RocketMQ store root."""
         view = self._view
         segments = RecentSegments(view.lane_directory(0), view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
         for lane, index in self._index.lanes.items():
@@ -222,13 +223,12 @@ class Reader:
         return message
 
     def poll(self, timeout: float | None = 0.0) -> Message | None:
-        """The next message, or None where none came within `timeout` seconds (None: no limit).
+        """Returns the next message, or None if none came within `timeout` seconds (None: no limit).
 
-        It is for loops that do other things too. At the end and after `close` it returns None as
-        well; `closed` tells. A reader that walks through many messages of other topics may return
-        None although there is a message behind them.
-
-        Raises what `next` raises, and IllegalArgument for a timeout that is not a time.
+        It is for loops that do other things too. At the end and after `close` it also returns None;
+        `closed` tells the two apart. A reader that passes many messages of other topics may return
+        None although a wanted message is behind them. Raises what `next` raises, and
+        IllegalArgument for a timeout that is not a time.
         """
         deadline = self._clock.monotonic_ns() + limit_ns(timeout)
         while True:
@@ -248,12 +248,13 @@ class Reader:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; the event loop is not blocked while there is none.
+        """Returns the next message. While there is none, the event loop is not blocked.
 
-        It reads in the loop's thread, a few MiB of each lane at a time, and sleeps on the loop in
-        between. A thread of its own would cost more than most messages do. It would also lose a
-        message when its task is cancelled; here no message is in hand where a cancellation can
-        come. `commit` waits for the disk: use `await asyncio.to_thread(reader.commit)`.
+        The reader reads in the loop's thread, a few MiB of each lane at a time, and sleeps on the
+        loop in between. A thread of its own would cost more than most messages do. It would also
+        lose a message if its task is cancelled; without one, no message is in hand at the places
+        where a cancellation can come. `commit` waits for the disk: use `await
+        asyncio.to_thread(reader.commit)`.
         """
         import asyncio
 
@@ -269,7 +270,7 @@ class Reader:
             await asyncio.sleep(self._rest() if self._is_at_end else 0)
 
     def _take(self) -> Message | None:
-        """The next message, or None if there is none at the moment.
+        """Returns the next message, or None if there is none at the moment.
 
         Raises StopIteration at the end and after `close`.
         """
@@ -299,10 +300,10 @@ class Reader:
         return message
 
     def _read(self, *, refresh: bool) -> Generator[Message, None, None]:
-        """All messages in their order.
+        """Gives all messages in their order.
 
-        Gives NOTHING_YET at the end, and after a long walk without a message. `refresh` looks for
-        what has come, or was healed, since the index was read last.
+        Gives NOTHING_YET at the end, and after a long walk without a message. With `refresh` it
+        first looks for messages that came, and damage that was healed, since the last look.
         """
         if refresh:
             self._look_for_more()
@@ -322,13 +323,12 @@ class Reader:
             self._look_for_more()
 
     def value_lists(self) -> Iterator[Sequence[bytes | memoryview]]:
-        """The values of all messages in their order, many at a time, in a fraction of the time.
+        """Gives the values of all messages in their order, in lists, in a fraction of the time.
 
-        It is for those who need nothing else of them, such as `commitlog cat`. A value may be a
-        view of a mapped file: copy what you keep. The reader must be one without `follow`, `name`
-        and `ignore_corrupt`, of a store of ours, and be read in this way only; it counts nothing.
-
-        Raises what `next` raises, and OptionError for another reader.
+        It is for callers that need only the values, such as `commitlog cat`. A value may be a view
+        of a mapped file: copy the values that you keep. The reader must have no `follow`, `name` or
+        `ignore_corrupt`, its path must be a store of ours, and nobody may call `next` on it. Its
+        statistics stay as they are. Raises what `next` raises, and OptionError for another reader.
         """
         if self.follow or self._position is not None or self.ignore_corrupt or self._view.one_log:
             raise OptionError("value_lists: follow, name, ignore_corrupt and RocketMQ's roots are read by message")
@@ -342,7 +342,7 @@ class Reader:
                 raise with_way_out(cursor.damage)
 
     def _look_for_more(self) -> None:
-        """Reads the index again. A reader that follows reads all of a lane that is new.
+        """Reads the index again. A reader that follows reads a new lane from its first message on.
 
         Raises DataLoss if another store, or a restored copy of it, is at its path.
         """
@@ -357,7 +357,10 @@ class Reader:
             self._open_cursors(QueueStarts())
 
     def _rest(self) -> float:
-        """Seconds to wait before the next look: more each time, until a message comes."""
+        """Returns the seconds to wait before the next look.
+
+        They grow each time, until a message comes.
+        """
         fresh = self._given != self._given_at_rest
         self._given_at_rest = self._given
         self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
@@ -371,7 +374,10 @@ class Reader:
             self._position.ended()
 
     def _note_error(self, error: BaseException) -> None:
-        """Notes what `next` raised. Raises ReaderError if this call is inside another one."""
+        """Notes the error that `next` raised.
+
+        Raises ReaderError if this call is inside another one.
+        """
         if isinstance(error, ValueError) and inspect.getgeneratorstate(self._messages) == inspect.GEN_RUNNING:
             raise ReaderError(
                 "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
@@ -388,8 +394,8 @@ class Reader:
     def commit(self, message: Message | None = None) -> None:
         """Stores durably that all messages given out so far are done.
 
-        With a `message`, only those of its topic and partition count, up to it and with it. A
-        position never goes back. The call takes as long as a sync of the disk.
+        With a `message`, only messages of its topic and partition are done, up to this message and
+        with it. A position never goes back. The call takes as long as a sync of the disk.
 
         Raises:
         - ReaderError: the reader has no name, is closed, is a forked child's, did not give out this
@@ -399,14 +405,14 @@ class Reader:
         self._named().commit(message)
 
     def position(self) -> Offsets:
-        """The next offset to be given out, of each topic and partition: `{"orders": {0: 43}}`.
+        """Returns the next offset to be given out, by topic and partition: `{"orders": {0: 43}}`.
 
         Raises ReaderError for a reader without a name.
         """
         return self._named().position()
 
     def committed(self) -> Offsets:
-        """The offsets at which a reader of the name would begin now, as `position` has them.
+        """Returns the offsets at which a new reader of this name would begin, as `position` does.
 
         Raises ReaderError for a reader without a name.
         """
@@ -422,7 +428,7 @@ class Reader:
     # ---- the end --------------------------------------------------------------------------------
 
     def statistics(self) -> ReaderStatistics:
-        """What the reader has given out and what it has not read yet.
+        """Returns how many messages were given out, and how many bytes are not read yet.
 
         For a closed reader, these are the numbers at the time of the close.
         """
@@ -455,10 +461,10 @@ class Reader:
     def close(self) -> None:
         """Ends the iteration for good.
 
-        It may be called anywhere: in the loop's body, a signal handler, another thread. `next`
-        raises StopIteration then, also a `next` that waits. What was read ahead is not given out.
-        Files and memory are free when this returns. If a `next` runs at that time, it ends at once
-        and frees them then. A second call does nothing.
+        It may be called anywhere: in the loop's body, a signal handler, another thread. From then
+        on `next` raises StopIteration, and so does a `next` that waits. Messages that were read
+        ahead are not given out. Files and memory are free when `close` returns. If a `next` is
+        running, it ends at once and frees them itself. A second call does nothing.
 
         With `auto_commit_seconds` the messages that are done are committed. The message that was
         given out last counts only if the reader was asked for another one.
@@ -488,7 +494,7 @@ class Reader:
 
 
 def _topics(given: str | Collection[str] | None) -> set[str] | None:
-    """The topics that a user has named; None means all. Raises IllegalTopic."""
+    """Returns the topics that a user has named. None means all topics. Raises IllegalTopic."""
     if given is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What `send` returns: where the message is, and how to wait for more than *accepted*."""
+"""The receipt that `send` returns: it says where the message is, and waits until it is safer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ else:
     _Values = tuple
 
 Level = Literal["accepted", "committed", "flushed", "replicated"]
-"""How safe a message is: what each level survives stands in README."""
+"""How safe a message is. README says what each level survives."""
 
 
 class Progress(Protocol):
-    """How far the lane of a receipt has come; `where` is a position, in bytes of the lane's log.
+    """Tells a receipt how far its lane has come. `where` is a position, in bytes of the lane's log.
 
     The only implementation is `commitlog.appending.acknowledgements.LaneProgress`.
     """
@@ -42,7 +42,7 @@ class Progress(Protocol):
 
 
 class _Fields(NamedTuple):
-    """The order of a receipt's values. Its descriptors read them without Python code."""
+    """The values of a receipt, in order. A named tuple's descriptors run no Python code."""
 
     progress: Progress
     topic: str
@@ -65,7 +65,7 @@ def _absent(self: object) -> NoReturn:
 
 
 class Receipt(_Values):
-    """An accepted message: where it is, and how far it has come.
+    """The receipt of an accepted message: it knows where the message is, and how far it has come.
 
     `await receipt` waits until the message is flushed, as `wait` does. A receipt stays valid after
     its producer is closed. It can't be pickled, because only the producer's process can ask how far
@@ -77,8 +77,8 @@ class Receipt(_Values):
     - `physical_offset`: where its record begins, in bytes of the lane's log
     - `end`: where its record ends
 
-    A receipt is a tuple inside, because `send` makes one for every message, and no other object of
-    Python's is made faster. The other operations of a tuple are switched off.
+    Inside, a receipt is a tuple: `send` makes a receipt for every message, and Python makes no
+    other object faster. The other operations of a tuple are switched off.
     """
 
     __slots__ = ()
@@ -96,11 +96,11 @@ class Receipt(_Values):
 
     @property
     def message_id(self) -> str:
-        """RocketMQ's message id: store host and physical offset in hex, unique in the store."""
+        """RocketMQ's message id: store host and physical offset in hex."""
         return self._progress.message_id(self.physical_offset)
 
     def done(self, level: Level = "flushed") -> bool:
-        """Whether the message has reached the level. This reads words of shared memory.
+        """Says whether the message has reached the level. This only reads words of shared memory.
 
         Raises IllegalArgument for a level that does not exist.
         """
@@ -131,11 +131,11 @@ class Receipt(_Values):
     ) -> None:
         """Calls `callback(status)` when the message has reached the level.
 
-        It is called once, from another thread. The status is PUT_OK, or FLUSH_DISK_TIMEOUT after
-        `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE when the stages are gone. Of a
-        message that is flushed and not replicated it is FLUSH_SLAVE_TIMEOUT, or SLAVE_NOT_AVAILABLE
-        while too few replicas are in sync. While the disk refuses, it goes on waiting. Thousands of
-        callbacks may be outstanding; each costs a place in a queue.
+        The callback is called once, from another thread. The status is PUT_OK, or
+        FLUSH_DISK_TIMEOUT after `timeout` seconds (None: never), or SERVICE_NOT_AVAILABLE if the
+        stages are gone. For a message that is flushed and not replicated it is FLUSH_SLAVE_TIMEOUT,
+        or SLAVE_NOT_AVAILABLE while too few replicas are in sync. While the disk refuses, the
+        callback waits on. Thousands of callbacks may wait at a time; each costs a place in a queue.
 
         Raises IllegalArgument, NotEnoughThreads, and ForkedProducer in a forked child.
         """
@@ -153,8 +153,8 @@ class Receipt(_Values):
     def status(self) -> PutMessageStatus:
         """PUT_OK once the message is as safe as the store promises.
 
-        `flush_disk_type` and `replication.role` are the promise. Until then it is
-        FLUSH_DISK_TIMEOUT, or FLUSH_SLAVE_TIMEOUT of a message that is flushed.
+        The knobs `flush_disk_type` and `replication.role` are the promise. Until then the status is
+        FLUSH_DISK_TIMEOUT, or FLUSH_SLAVE_TIMEOUT if the message is flushed.
         """
         return self._progress.status_of(self.end)
 
@@ -191,7 +191,7 @@ class Receipt(_Values):
 
 
 class BatchReceipt(Receipt):
-    """An accepted batch: a receipt of its last message that knows all of them.
+    """The receipt of an accepted batch. It waits for the last message, and knows the places of all.
 
     - `offset`, `physical_offset`: those of the first message; offsets count on from there
     - `physical_offsets`: where each record begins, int64

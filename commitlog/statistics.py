@@ -1,8 +1,8 @@
-"""What a store, a producer and a reader have done so far, as values: RocketMQ's StoreStatsService.
+"""The counters and positions of stores, producers and readers: RocketMQ's StoreStatsService.
 
-Everything is read from the control region. So it is there while the stages hang, and for everybody
-who may read the store. The counters begin with the pool: a store that was closed and opened again
-counts from 0.
+Everything is read from the control region. So it can be read while the stages hang, and by
+everybody who may read the store. The counters begin with the pool: a store that was closed and
+opened again counts from 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETENTION_WORDS = {
 
 @dataclass(frozen=True)
 class LaneStatistics:
-    """One lane. Positions are bytes of its log."""
+    """The statistics of one lane. Positions are in bytes of the lane's log."""
 
     lane: int
     first: int
@@ -48,12 +48,12 @@ class LaneStatistics:
     flushed: int
     dispatched: int
     producer: int = 0
-    """Its pid; 0 when nobody holds the lane."""
+    """The pid of the lane's producer; 0 if nobody holds the lane."""
     messages: int = 0
     buffer_waits: int = 0
-    """How often its producers had to wait for a free write buffer."""
+    """How often the lane's producers had to wait for a free write buffer."""
     buffer_wait_ms: float = 0.0
-    """How long they have waited in all."""
+    """How long the producers have waited for buffers in all."""
     buffer_wait_max_ms: float = 0.0
     """The longest of these waits."""
     buffer_timeouts: int = 0
@@ -61,7 +61,7 @@ class LaneStatistics:
     available_buffers: int | None = None
     """Free write buffers; None for a lane that has none now."""
     low_water: int = 0
-    """How often no buffer was free for long."""
+    """How often a lane was without a free buffer for some time."""
     locked_bytes: int = 0
     commits: int = 0
     syncs: int = 0
@@ -71,42 +71,41 @@ class LaneStatistics:
     put_times: dict[str, int] | None = None
     """RocketMQ's distribution: how many puts took how long."""
     flushed_ms_ago: float | None = field(default=None, compare=False)
-    """Since its last flush; None where nothing was flushed since the pool was made."""
+    """The time since the lane's last flush; None if nothing was flushed since the pool was made."""
     replicated: int = 0
-    """The position up to which all in-sync replicas have it; 0 in a store without replicas."""
+    """The position up to which all in-sync replicas have the log; 0 in a store without replicas."""
     in_sync: int = 0
     """How many replicas are in sync."""
 
 
 @dataclass(frozen=True)
 class StageStatistics:
-    """One stage process.
+    """The statistics of one stage process. `p50_us` and `p99_us` are the durations of its actions.
 
-    `p50_us` and `p99_us` are times of its actions: a commit, a sync, a segment made, records
-    placed.
+    An action is a commit, a sync, a segment that is made, or records that are placed.
     """
 
     stage: str
     pid: int
-    """0: there is no such process now."""
+    """The pid of the stage's process; 0 if there is no such process now."""
     rounds: int
     wakeups: int
     actions: int
     bad_frames: int
     restarts: int
     left: int
-    """What it left undone at the last stop, in bytes or steps."""
+    """How much work the stage left undone at the last stop, in bytes or steps."""
     silent_ms: float
-    """Since its last heartbeat."""
+    """The time since the stage's last heartbeat."""
     p50_us: float | None
     p99_us: float | None
     started_ms: int = 0
-    """When it began to work, wall time; 0 where none of this pool has."""
+    """When the stage's process began to work (wall time); 0 if none has worked in this pool."""
 
 
 @dataclass(frozen=True)
 class RetentionStatistics:
-    """What retention has deleted in this run, and what stands in its way."""
+    """How much retention has deleted in this run, and what prevents it from deleting more."""
 
     deleted_segments: int
     deleted_bytes: int
@@ -118,7 +117,7 @@ class RetentionStatistics:
 
 @dataclass(frozen=True)
 class StoreStatistics:
-    """A whole store. One that was closed properly has positions only, no stages and no counters."""
+    """The statistics of a store. A properly closed store has only positions, no counters."""
 
     path: str
     store_id: str
@@ -131,21 +130,23 @@ class StoreStatistics:
     throughput: tuple[Throughput, ...] = ()
     retention: RetentionStatistics | None = None
     killed: bool = False
-    """Its supervisor is gone and has not stopped it properly. The next start goes on from there."""
+    """Whether the supervisor is gone without a proper stop. The next start takes over what is left.
+    """
     starting: bool = False
-    """Its supervisor opens it, and no stage runs yet: it may be recovering what a kill has left."""
+    """Whether the supervisor is opening the store and no stage runs yet. It may be in a recovery.
+    """
     supervisor_silent_ms: float | None = field(default=None, compare=False)
-    """Since the supervisor's last heartbeat; None where there is no pool."""
+    """The time since the supervisor's last heartbeat; None if there is no pool."""
     replica_of: str = ""
-    """HOST:PORT of the store that it follows as a replica; empty for a store."""
+    """HOST:PORT of the store that this replica follows; empty if this is not a replica."""
     replica_behind_ms: int = 0
-    """How long ago the replica had all of its store."""
+    """How long ago the replica last had everything that its store had."""
     replica_complete: bool = False
-    """Whether the replica may be promoted: it has had all of its store at one moment."""
+    """Whether the replica may be promoted: at one moment it had everything that its store had."""
     replica_waits_for: str = ""
     """What keeps the replica from following, such as room on its disk."""
     superseded_by: str = ""
-    """Which replica of the store was promoted, in words: then it does not start again."""
+    """Which replica of the store was promoted, in words. This store does not start again then."""
 
     @property
     def state(self) -> str:
@@ -165,7 +166,7 @@ class ReaderStatistics:
 
 
 def store_statistics(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> StoreStatistics:
-    """What the store of a view has done until now. Raises DiskError where it can't be looked at."""
+    """Reads the statistics of a view's store. Raises DiskError if the store can't be looked at."""
     try:
         return _store_statistics(view, clock)
     except OSError as error:
@@ -201,14 +202,14 @@ def _store_statistics(view: StoreView, clock: Clock) -> StoreStatistics:
 
 
 def _stages_of(view: StoreView) -> tuple[str, ...]:
-    """Names of the stages that the store has in its configuration."""
+    """Returns the names of the stages that the store has by its configuration."""
     return Config.from_json(view.facts.config).stages
 
 
 def _has_opened(view: StoreView) -> bool:
     """Whether the supervisor that holds the store's lock has opened the pool.
 
-    Until then the pool has the pid of an earlier one. A supervisor that is ending stores 0.
+    Before that, the pool has the pid of an earlier supervisor. A supervisor that ends stores 0.
     """
     if view.control is None:
         return False
@@ -220,7 +221,7 @@ def _has_opened(view: StoreView) -> bool:
 
 
 def _stopped_properly(view: StoreView) -> bool:
-    """Whether the supervisor of a store that does not run has come to its end."""
+    """Whether a store that does not run was stopped properly: its supervisor came to its end."""
     if view.control is not None:
         return view.control.words[Header.SUPERVISOR_PID] == 0
     return all(view.limits(number).stopped_properly for number in view.lanes())
@@ -236,7 +237,7 @@ def _lane(view: StoreView, number: int, now_ns: int) -> LaneStatistics:
 
 
 def lane_statistics(control: ControlRegion, number: int, now_ns: int) -> LaneStatistics:
-    """One lane, from its words.
+    """Reads the statistics of one lane from its words.
 
     Positions are loaded from the last one (`dispatched`) to the first one (`wrote`), so that they
     never seem to cross.
@@ -281,7 +282,7 @@ def _stage(view: StoreView, control: ControlRegion, name: str, now_ns: int) -> S
 
 
 def stage_statistics(control: ControlRegion, name: str, now_ns: int) -> StageStatistics:
-    """One stage, from its words."""
+    """Reads the statistics of one stage from its words."""
     row = control.stage_row(name)
     durations = Histogram.load(row, Stage.HISTOGRAM)
     return StageStatistics(

@@ -24,7 +24,7 @@ class AppendMessageStatus(Enum):
 
 
 class PutMessageStatus(Enum):
-    """What became of a message, as its sender is told.
+    """What became of a message, in the words that its sender gets.
 
     FLUSH_DISK_TIMEOUT means that the message is in the log, and that it is not known to be flushed.
     """

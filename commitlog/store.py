@@ -1,4 +1,4 @@
-"""A running store: its stages, started with it and stopped with it."""
+"""The class of a running store, which starts the stages at `open` and stops them at `close`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CLOSE_SLACK_SECONDS = 180.0
 """The time that a close gives the supervisor, in addition to the time for draining the stages."""
 
 _NEEDED_DESCRIPTORS = 12
-"""The descriptors of a start: the pipes to the supervisor, and those that `Popen` opens."""
+"""How many descriptors a start needs: for the pipes to the supervisor, and for `Popen` itself."""
 
 log = logging.getLogger(__name__)
 
@@ -92,15 +92,15 @@ class Store:
         """Makes the store if it is missing, recovers it if it was killed, and starts its stages.
 
         `config` is a TOML file, a Config, or a dictionary of sections, as in
-        `{"store": {"flush_disk_type": "SYNC_FLUSH"}}`. What it leaves out keeps its default.
-
-        If this process has the store open already, `reuse` returns that object: a cell of a
-        notebook can be run again. Its `close` is then everybody's.
+        `{"store": {"flush_disk_type": "SYNC_FLUSH"}}`. Knobs that are left out keep their defaults.
+        If this process has the store open already, `reuse=True` returns that same object, so that a
+        cell of a notebook can be run again. Its `close` closes the store for everybody who uses the
+        object.
 
         Raises:
         - ConfigError
-        - StoreRunning: another owner runs the stages, or this process does and `reuse` is not set,
-          or it does with another configuration
+        - StoreRunning: another process runs the stages; or this process runs them, and `reuse` is
+          not set or the configuration is another one
         - StoreRefused, StoreDamaged, StoreTooNew: the path is not a store that can be used
         - PoolNotAdopted, RecoveryError: what a killed store left can't be taken over without loss
         - NotEnoughSharedMemory, NotEnoughDescriptors, DiskError: the machine has no room
@@ -153,7 +153,7 @@ class Store:
         return store
 
     def _listen(self) -> None:
-        """Hears the supervisor: passes on warnings, and keeps for `close` how it ended."""
+        """Reads the supervisor's output: passes on warnings, and keeps for `close` how it ended."""
         assert self._process.stdout
         with self._process.stdout as lines:  # closed here: another thread's `close` would wait for the end of a read
             for line in lines:
@@ -174,7 +174,7 @@ class Store:
         return self._process.poll() is None
 
     def producer(self) -> Producer:
-        """A producer of this store, which `close` closes too. Raises what Producer raises."""
+        """Makes a producer of this store. `close` closes it, too. Raises what Producer raises."""
         from commitlog.producer import Producer
 
         producer = Producer(self.path)
@@ -185,17 +185,17 @@ class Store:
         return producer
 
     def create_topic(self, topic: str, schema: object, *, evolve: bool = False) -> TopicSchema:
-        """Gives a topic a schema: it has rows from now on, and Spark reads them as columns.
+        """Gives a topic a schema. From now on the topic has rows, and Spark reads them as columns.
 
         `schema` is a pyarrow.Schema, text such as "id BIGINT NOT NULL, name STRING", a dataclass, a
-        NamedTuple or a pydantic model. It is on the disk when this returns. If the topic has this
-        schema already, nothing happens. With `evolve=True`, a schema that it has may grow: columns
-        that may be null are added, types become wider, NOT NULL goes. Messages that were sent
-        before show nulls.
+        NamedTuple or a pydantic model. The schema is on the disk when this returns. If the topic
+        has this schema already, nothing happens. With `evolve=True`, the topic's schema may grow:
+        columns that may be null are added, types become wider, NOT NULL goes. Messages that were
+        sent before show nulls in the new columns.
 
-        A topic without a schema has values, and needs no call. Messages that it had before it got a
-        schema stay values: where rows are read, they are errors (`ignoreCorruptRecords` leaves them
-        out).
+        A topic without a schema has values, and needs no call. Messages from before the schema stay
+        values: a reader of rows raises an error for them, or leaves them out with
+        `ignoreCorruptRecords`.
 
         Raises:
         - SchemaError: the schema is wrong, or Spark has no such type
@@ -211,8 +211,8 @@ class Store:
         """Gives the running store another configuration, as `open` takes it.
 
         Returns each knob that differs, with when it takes effect: at once, for producers that are
-        made from now on, after a restart, or only in a new store (docs/operate.md has the table).
-        What waits for a restart is not kept for it: the start has a configuration of its own.
+        made from now on, after a restart, or only in a new store (docs/operate.md has the table). A
+        knob that needs a restart is not remembered: the next start has a configuration of its own.
 
         Raises:
         - ConfigError: nothing has changed
@@ -246,9 +246,9 @@ class Store:
         return changed
 
     def _answer_to(self, number: int) -> dict[str, Any] | None:
-        """The supervisor's answer to the reload of this number; None if it has ended.
+        """Waits for the answer to the reload of this number; None if the supervisor has ended.
 
-        Answers to earlier ones, whose wait was interrupted, are passed over. Raises StageFailed.
+        Answers to earlier reloads, whose wait was interrupted, are passed over. Raises StageFailed.
         """
         while True:
             try:
@@ -262,7 +262,7 @@ class Store:
                 return answer
 
     def statistics(self) -> StoreStatistics:
-        """Positions, counters and times of all lanes and stages, also while the stages hang."""
+        """Returns positions, counters and times of all lanes and stages."""
         from commitlog.reading.view import StoreView
         from commitlog.statistics import store_statistics
 
@@ -275,12 +275,12 @@ class Store:
     def close(self) -> StopReport:
         """Closes this store's producers, then drains and stops the stages.
 
-        What producers of other processes had sent is drained too. While one of them still holds its
-        lane, the pool stays, and the report says so. In a forked child this closes the child's own
-        producers only, because the store is its parent's.
+        Messages that producers of other processes had sent are drained too. If one of these
+        producers still holds its lane, the pool stays, and the report says so. In a forked child
+        this closes the child's own producers only, because the store is its parent's.
 
-        Raises StageFailed if the stages were given up, or if the supervisor has not stopped long
-        after the time that the stages have. Nothing is lost then.
+        Raises StageFailed if the supervisor gave up a stage, or if it has not ended long after the
+        stages' time to drain. Nothing is lost then.
         """
         if self._forked:
             self._close_producers()
@@ -310,9 +310,9 @@ class Store:
             self._producers.pop().close()
 
     def hurry(self) -> None:
-        """Stops at once the stages that still drain, while `close` waits for them.
+        """Stops the draining stages at once, while `close` waits for them.
 
-        Call it from another thread or from a signal handler. What the stages have not done stays in
+        Call it from another thread or from a signal handler. The rest of the stages' work stays in
         the pool for the next start.
         """
         if self.running:
@@ -332,7 +332,10 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the store. Warns where not all is on the disk, because a block shows no report."""
+        """Closes the store.
+
+        Warns if something is not on the disk, because a with-block shows no report.
+        """
         report = self.close()
         for reason in () if self._forked else report.kept:
             log.warning("%s: not all is on the disk: %s", self.path, reason)
@@ -344,16 +347,16 @@ class Store:
 
 
 def drain(path: str | os.PathLike[str], config: Mapping[str, Any]) -> StopReport:
-    """Brings to the disk what a killed store has left in its pool, and stops it again.
+    """Starts a killed store only to bring the rest of its pool to the disk, and stops it again.
 
-    This is the one start that a superseded store allows: no producer comes to it. Raises what
-    `Store.open` and `Store.close` raise.
+    This is the only start that a superseded store allows, because no producer can attach. Raises
+    what `Store.open` and `Store.close` raise.
     """
     return Store._start(StoreDirectory(path), load_config(config), only_drains=True).close()  # noqa: SLF001
 
 
 def _drain_seconds(config: Config) -> float:
-    """The time that the stages have to drain, one after the other."""
+    """Returns how long the stages may drain in all, one after the other, in seconds."""
     return 4 * config.supervisor.stop_timeout_ms / 1000
 
 
@@ -361,7 +364,7 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _opened_here(path: Path) -> Store | None:
-    """The object of this process that has the store open, if there is one."""
+    """Finds the object of this process that has the store open, if there is one."""
     for store in list(_STORES):
         pipe = store._process.stdin  # noqa: SLF001
         if pipe is not None and not pipe.closed and store.running and store.path.resolve() == path.resolve():
@@ -370,7 +373,7 @@ def _opened_here(path: Path) -> Store | None:
 
 
 def _text_of_opened(opened: Store, reuse: bool) -> str:
-    """The text of the error that this process has the store open already."""
+    """Makes the text of the error for a store that this process has open already."""
     names = [name for name, value in vars(sys.modules["__main__"]).items() if value is opened]
     where = f"in the variable {names[0]}" if names else f"as {opened!r}"
     text = f"{opened.path}: this process has it open already, {where}"
@@ -383,8 +386,8 @@ def _let_go_in_child() -> None:
     """Closes the pipes to the supervisors in a forked child.
 
     Otherwise the supervisors would run on after the parent's death. The pipes are closed below
-    their buffers: then the objects know that they are closed, and do not use descriptor numbers
-    that may soon be those of other files. Also, this waits for no lock that a thread of the parent
+    their buffers. So the objects know that they are closed, and never use a descriptor number that
+    another file may have by then. So, too, the child waits for no lock that a thread of the parent
     held.
     """
     for store in list(_STORES):
@@ -412,7 +415,7 @@ def _await_ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def _named(message: Mapping[str, Any]) -> CommitLogError:
-    """The error of the supervisor, by its name, in this process."""
+    """Makes the error that the supervisor has reported by its name."""
     kind = getattr(errors, str(message["error"]), StageFailed)
     error: CommitLogError = kind(message["message"])
     return error

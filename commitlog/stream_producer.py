@@ -1,4 +1,4 @@
-"""The producer of a stream of batches: of a task of Spark's sink, or of a client of a server.
+"""The producer for a stream of batches, from a task of Spark's sink or from a server's client.
 
 It has a module of its own because it needs ZeroMQ, and readers do not.
 """
@@ -13,8 +13,8 @@ from commitlog.producer import Producer
 class StreamProducer(Producer):
     """A producer whose `send` never waits for a flush, also in a store with SYNC_FLUSH.
 
-    A stream is flushed when it is asked for, and at its end. `wait=False` would have the same
-    effect, but it would leave a property in every record.
+    A stream is flushed when its sender asks for it, and at its end. `wait=False` would have the
+    same effect, but it would add a property to every record.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""The user's input as bytes: a file that may be compressed or have holes, a pipe, a terminal."""
+"""Reads a user's input as bytes: a file, maybe compressed or with holes, a pipe, a terminal."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _FOREIGN = {
     b"PAR1\x15": "Parquet",
     b"\x7fELF": "a program",
 }
-"""What a file that is no text begins with, as far as no text begins so. A longer beginning stands
-before its own beginning.
+"""The first bytes of a file → its kind, for kinds that are not text.
+
+No text begins with these bytes. If one entry begins with another one, the longer one stands first.
 """
 _TAR, _TAR_AT = b"ustar", 257
 _UTF16_WITHOUT_MARK = re.compile(rb"(?:[\t\r\n -~]\0){4}|(?:\0[\t\r\n -~]){4}")
@@ -38,13 +39,13 @@ _LOOK_BYTES = 1 << 18
 _MARK = b"\xef\xbb\xbf"
 _UNCOMPRESS = {"gzip": "gzip -dc", "bzip2": "bzip2 -dc", "xz": "xz -dc", "zstd": "zstd -dc", "lz4": "lz4 -dc"}
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
-"""What decompressors raise, Arrow's among them."""
+"""The errors that decompressors raise, Arrow's too."""
 
 
 class TextFile:
-    """An input that was opened: `read` gives its bytes, `position` says how many the file gave.
+    """An open input. `read` gives its bytes; `position` says how many bytes of the file were read.
 
-    What a user has to know but is no error goes to `say`, a line each.
+    `say` gets a line for each fact that the user should know and that is not an error.
     """
 
     def __init__(self, name: str, descriptor: int, say: Callable[[str], object], *, grows: bool = False) -> None:
@@ -56,20 +57,25 @@ class TextFile:
         self.is_regular = stat.S_ISREG(facts.st_mode)
         self.is_compressed = False
         self.grows = grows and self.is_regular
-        """NULs at its end are not read before something is behind them: it may replace them."""
+        """Whether the file may grow.
+
+        Then NULs at its end are not read yet: the writer may replace them.
+        """
         self.position = 0
         self.behind_hole = False
-        """NULs that come next are the rest of a hole: file systems know only whole blocks."""
+        """Whether the next NULs are the rest of a hole, because file systems know only whole
+        blocks.
+        """
         self._unwritten = 0
         self._unwritten_end: tuple[int, int] | None = None
         self._say = say
         self._source: IO[bytes] | None = None
 
     def read(self, limit: int) -> bytes | None:
-        """The next bytes, at most so many.
+        """Returns at most `limit` bytes.
 
-        None where a pipe or a terminal has none at the moment, no bytes at the end. Raises
-        InputError for what is no text, and OSError.
+        They are None if a pipe or terminal has none now, empty at the end. Raises InputError if the
+        input is not text, and OSError.
         """
         if self._source is not None:
             return self._decompress(limit)
@@ -109,7 +115,7 @@ class TextFile:
         return self.is_compressed
 
     def _look_at_begin(self, data: bytes) -> bytes:
-        """The first bytes of text. Raises InputError where they are those of something else."""
+        """Returns the first bytes of the text. Raises InputError if the input is something else."""
         known = (_COMPRESSED | _FOREIGN).items()
         foreign = next((kind for begin, kind in known if data.startswith(begin)), None)
         if foreign is None and _UTF16_WITHOUT_MARK.match(data):
@@ -151,7 +157,7 @@ class TextFile:
     # ---- holes ----------------------------------------------------------------------------------
 
     def _without_hole(self, begin: int, data: bytes) -> bytes:
-        """Leaves out what was never written: a writer that did not append has gone on behind it.
+        """Leaves out a hole: bytes that were never written, because the writer went on behind them.
 
         A hole that goes on to the end of the file stays unread, since it may be filled later.
         """
@@ -175,7 +181,7 @@ class TextFile:
         return rest
 
     def _hole(self, begin: int) -> tuple[int, int | None]:
-        """Where the next hole begins and ends; None for one that goes on to the file's end."""
+        """Returns where the next hole begins and ends. The end is None if it is the file's end."""
         hole, end = os.fstat(self.descriptor).st_size, None
         try:
             hole = os.lseek(self.descriptor, begin, os.SEEK_HOLE)
@@ -187,7 +193,7 @@ class TextFile:
         return hole, end
 
     def _without_unwritten_end(self, begin: int, data: bytes) -> bytes:
-        """Leaves NULs at the end of a file that grows for later, as a program makes room ahead."""
+        """Leaves NULs at the end of a growing file for later: its writer may fill them."""
         facts = self._facts()
         if self._is_written_behind(self.position):
             return data
@@ -197,7 +203,7 @@ class TextFile:
         return written
 
     def _is_written_behind(self, at: int) -> bool:
-        """Whether the file has something else than NULs from this offset on."""
+        """Whether the file has a byte other than NUL from this offset on."""
         while data := os.pread(self.descriptor, _LOOK_BYTES, at):
             if data.strip(b"\0"):
                 return True

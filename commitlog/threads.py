@@ -1,8 +1,9 @@
-"""The one door through which threads are started. Who starts a thread does not wait for it.
+"""The only door through which threads are started. The caller does not wait for the thread.
 
 `threading.Thread.start` returns when the thread runs. Before that, garbage may be collected in the
-new thread, and a finalizer of the user's may send. It would wait for the token or the lock of the
-one who waits for it: for ever. So a first thread, which has nothing, starts the thread and waits.
+new thread, and a user's finalizer may send. The finalizer would need the token or the lock of the
+thread that waits for the start, and both would wait for ever. So a first thread, which holds
+nothing, starts the thread and waits for it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Callable
 from commitlog.errors import NotEnoughThreads
 
 _BEGINNING: set[Background] = set()
-"""Those whose thread does not run yet."""
+"""The objects whose thread does not run yet."""
 
 
 class Background:
-    """A thread that runs `work` from about now on. It is a daemon: no program waits for its end.
+    """A thread that runs `work`, and starts soon. It is a daemon: no program waits for its end.
 
     Raises NotEnoughThreads if the system has no more of them, or the interpreter ends.
     """
@@ -68,9 +69,9 @@ class Background:
             self._ended.release()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits for the end, for so many seconds at most. Says whether it has come.
+        """Waits for the thread's end, at most `timeout` seconds. Says whether the thread has ended.
 
-        A forked child has no threads of its parent's: there all of them have ended. Raises
+        A forked child has no threads of its parent, so all of them count as ended there. Raises
         RuntimeError in the thread itself.
         """
         if self._pid != os.getpid():

@@ -6,11 +6,12 @@
         ...                                                                  # a child of that span
 
 The context of a span travels as headers of the message, by default `traceparent` and `tracestate`
-of the W3C. Baggage travels as `baggage`, also without a span. `send` itself knows nothing of them,
-so whoever does not trace pays nothing. Which headers there are is what OpenTelemetry's global
-propagator says (OTEL_PROPAGATORS).
+of the W3C. Baggage travels as the header `baggage`, even without a span. `send` itself knows
+nothing of these headers, so a program without traces pays nothing. OpenTelemetry's global
+propagator (OTEL_PROPAGATORS) decides which headers there are.
 
-It needs opentelemetry-api, of the extra `tracing`: the import raises MissingPackage without it.
+The module needs opentelemetry-api, of the extra `tracing`. Without that package the import raises
+MissingPackage.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ except ImportError:
 
 
 def headers() -> dict[str, str]:
-    """The current span and baggage as headers for `send`; empty where there is neither."""
+    """Returns the current span and baggage as headers for `send`; empty if there is neither."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
 
 
 def context(message: Message) -> Context:
-    """The context that a message's headers carry, to start a span in or to link one to.
+    """Returns the context of a message's headers: start a span in it, or link a span to it.
 
-    Without such headers it is the current context.
+    If the message has no such headers, it is the current context.
     """
     return propagate.extract(message.headers)

@@ -1,4 +1,4 @@
 """Turns a store's files and positions into messages. Private.
 
-Limits, indexes, walks and scans of the log, and named readers are here.
+This package has the limits, the indexes, the walks and scans of the log, and the named readers.
 """

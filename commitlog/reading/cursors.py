@@ -28,18 +28,18 @@ from commitlog.shm.layout import segment_start
 
 _ENTRIES_AT_ONCE = 1_000
 _MESSAGES_AT_ONCE = 1_000
-"""So many records are checked together. Where one is damaged, these are taken one by one."""
+"""How many records are checked together. If one of them is damaged, they are taken one by one."""
 NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
 """Means "no message at the moment" among messages. It sorts before every message."""
 
 Values = tuple[Ints, Sequence[bytes | memoryview]]
-"""Timestamps of some messages of a lane (ms), and their values, maybe as views of a segment."""
+"""Timestamps (ms) and values of some messages of a lane. The values may be views of a segment."""
 
 
 def _checked(table: RecordTable, rows: Ints, buffer: Buffer, unwanted: int) -> RecordTable | None:
-    """These rows with their CRCs checked.
+    """Checks the CRCs of some records and returns their table.
 
-    None if one is damaged, or has one of the `unwanted` bits in its SYSFLAG.
+    None if one of them is damaged, or has one of the `unwanted` bits in its SYSFLAG.
     """
     records = RecordGatherer(buffer, table.buffer_start, queue_id=None, check_crc=True, require_crc=False)
     checked = records.tabulate(table.positions[rows], table.sizes[rows])
@@ -85,9 +85,9 @@ class LaneCursor:
         self._begin()
 
     def _place(self, topic: str, offset: int) -> int:
-        """Where a walk must begin to meet this record.
+        """Finds the log offset from which a walk meets the record of this queue offset.
 
-        It is the log's first offset if the record's entry can't be believed.
+        If the record's entry can't be believed, it is the log's first offset.
         """
         known = self._index.queues[topic]
         if offset >= known.indexed:
@@ -98,7 +98,7 @@ class LaneCursor:
             return max(self._index.first, 0)
 
     def end(self) -> int:
-        """How far the lane may be read now (offset of its log)."""
+        """The log offset up to which the lane may be read now."""
         return self._index.limit_now()
 
     def _open(self, start: int) -> Buffer:
@@ -119,9 +119,9 @@ class LaneCursor:
             ) from error
 
     def read(self) -> Iterator[Message]:
-        """The wanted messages from here to the lane's limit, in the log's order.
+        """Gives the wanted messages from `where` to the lane's limit, in the log's order.
 
-        It stops at damage, which is in `damage` then.
+        It stops at damage, and stores the error in `damage`.
         """
         self.damage = None
         limit = self._index.limit
@@ -146,9 +146,9 @@ class LaneCursor:
             self._skipped.tell(self._missing())
 
     def read_values(self) -> Iterator[Values]:
-        """The values of what `read` gives, many at a time: for those who need nothing else.
+        """Gives only the values of the messages that `read` would give, many at a time.
 
-        It does not pass damage, so the cursor was not made with `ignore_corrupt`.
+        It never goes on behind damage, so the cursor must have no `ignore_corrupt`.
         """
         self.damage = None
         limit = self._index.limit
@@ -178,9 +178,9 @@ class LaneCursor:
         return self.damage is not None
 
     def _good_values(self, table: RecordTable, rows: Ints) -> list[memoryview] | None:
-        """The values of these records, or None if one of them is damaged or compressed.
+        """Returns the values of these records, or None if one of them is damaged or compressed.
 
-        A record that does not continue its queue is damaged too.
+        A record that does not continue its queue counts as damaged.
         """
         if not self._order.continues(table, rows):
             return None
@@ -193,7 +193,7 @@ class LaneCursor:
         return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _messages(self, step: Step) -> Generator[Message, None, bool]:
-        """The wanted messages of a step. Returns False if it stopped at damage."""
+        """Gives the wanted messages of a step. Returns False if it stopped at damage."""
         table = step.table
         rows = self._wanted(table)
         if not len(rows):
@@ -217,7 +217,7 @@ class LaneCursor:
     def _one_by_one(
         self, table: RecordTable, rows: Ints, begin: int, end: int, faults: dict[int, Fault], buffer: Buffer
     ) -> Generator[Message, None, bool]:
-        """The messages of rows[begin:end], up to damage; then it returns False."""
+        """Gives the messages of rows[begin:end]. At damage it stops and returns False."""
         for number, row in enumerate(rows[begin:end].tolist(), begin):
             position = int(table.positions[row])
             where = table.buffer_start + position
@@ -244,7 +244,7 @@ class LaneCursor:
             self._given[message.topic] = self._given.get(message.topic, 0) + 1
 
     def _wanted(self, table: RecordTable) -> Ints:
-        """The rows of a table that are to be given out. Raises DataLoss if one was trimmed."""
+        """Returns the rows of a table to be given out. Raises DataLoss if one was trimmed."""
         # outside of the queues a record has the offset 0: with another one, its sys_flag is damaged
         wanted = table.in_queue | (table.queue_offsets != 0)
         for number, topic in enumerate(table.topics):
@@ -260,9 +260,9 @@ class LaneCursor:
     # ---- damage ---------------------------------------------------------------------------------
 
     def _pass(self, where: int, error: CorruptRecord) -> bool:
-        """Leaves out damage, or returns False with the error in `damage`.
+        """Goes on behind damage if it may; otherwise returns False, with the error in `damage`.
 
-        Then the next read begins at `where`.
+        In both cases the next read begins at `where`.
         """
         if self._ignore_corrupt:
             self._skipped.add(error.offset, error)
@@ -271,7 +271,7 @@ class LaneCursor:
         return False
 
     def _faults(self, table: RecordTable, rows: Ints, buffer: Buffer) -> dict[int, Fault]:
-        """The rows whose records do not continue their queues."""
+        """Returns the rows whose records do not continue their queues, each with its fault."""
 
         def is_good(row: int) -> bool:
             known = self._index.queues.get(table.topics[table.topic_index[row]])
@@ -285,9 +285,9 @@ class LaneCursor:
         return self._order.faults(table, rows, self._index.first, is_good)
 
     def _missing_record(self, fault: Fault, where: int) -> CorruptRecord:
-        """The error of a fault that was found at a log offset.
+        """Makes the error of a fault that was found at a log offset.
 
-        It names the place of a missing record if the consume queue knows it.
+        If the consume queue knows the place of a missing record, the error names that place.
         """
         if not fault.is_stray:
             with suppress(DamagedFile, OSError, OverflowError, ValueError), self._index.queue(fault.topic) as queue:
@@ -298,9 +298,9 @@ class LaneCursor:
         return CorruptRecord(fault.reason, where, str(path))
 
     def _check_ends(self, limit: int) -> bool:
-        """Checks that the last records below the limit were met in all queues.
+        """Checks that the walk met the last record below the limit in every queue.
 
-        Returns False if it stops at damage.
+        Returns False if one is missing and the reader must stop.
         """
         for fault in list(self._order.ends_missing(self._index.queues)):
             if not self._pass(limit, self._missing_record(fault, limit)):
@@ -319,9 +319,9 @@ class LaneCursor:
             )
 
     def _begin(self) -> None:
-        """Notes the first queue offset of each topic.
+        """Notes the first queue offset to give out of each topic.
 
-        From it on, queue offsets have no gaps, and one that is not given out is missing.
+        Behind it, queue offsets have no gaps: an offset that is not given out is a missing message.
         """
         for topic, known in self._index.queues.items():
             if topic not in self._first and (self._topics is None or topic in self._topics):
@@ -361,11 +361,14 @@ class QueueCursor:
         self.where = first[0][0] if first and self._next < known.end else self._end
 
     def end(self) -> int:
-        """Where the queue's last record ends in the log."""
+        """The log offset at which the queue's last record ends."""
         return self._end
 
     def read(self) -> Iterator[Message]:
-        """The messages from here to the queue's end; stops at damage, which is in `damage` then."""
+        """Gives the messages from here to the queue's end.
+
+        At damage it stops, with the error in `damage`.
+        """
         self.damage = None
         while self._next < self._stop:
             entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
@@ -388,7 +391,7 @@ class QueueCursor:
         self._skipped.tell(self._lost)
 
     def _pass(self, error: LogError, upto: int) -> bool:
-        """Leaves out the entries before `upto`, or returns False with the error in `damage`."""
+        """Leaves out the entries before `upto` if it may; otherwise returns False."""
         error = error.with_traceback(None)  # its frames would keep the segments mapped
         if not self._ignore_corrupt:
             self.damage = error
@@ -399,16 +402,16 @@ class QueueCursor:
         return True
 
     def _placed(self, error: LogError, where: int) -> LogError:
-        """The error with its place, which that of a value that does not unpack lacks."""
+        """Returns the error with file and offset, which an error of `plain_body` lacks."""
         if not isinstance(error, CorruptRecord) or error.file is not None:
             return error
         start = segment_start(where, self._segments.segment_bytes)
         return CorruptRecord(error.reason, where, str(self._segments.lane_directory.segment_path(start)))
 
     def _next_file(self) -> int:
-        """The first queue offset behind the next one with which a file of the queue begins.
+        """Finds the first queue offset behind the next one that begins a file of the queue.
 
-        It is the end if there is none.
+        If there is no such file, it is the queue's end.
         """
         with self._index.queue(self._topic) as queue:
             begins = (start // ENTRY_BYTES for start in queue.starts())

@@ -1,8 +1,8 @@
-"""What tells that a log was flushed, besides `positions`: what is written only after a sync.
+"""Other evidence than `positions` of how far a log was flushed: files that follow a sync.
 
-`positions` is up to a second old after a kill, and it may be lost. A bad record ends the log only
-where nothing else says that the log was flushed further. Otherwise the records behind it would go
-with a torn tail, though somebody was told that they are durable.
+`positions` is up to a second old after a kill, and it may be lost. A start may cut the log at a bad
+record only if nothing says that the log was flushed further. Otherwise the records behind the bad
+one would be cut off like a torn tail, although their senders were told that they are durable.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import MAX_SLOTS
 
 _LOOKS = 256
-"""Entries at a queue's end that are looked at one by one; further ones at doubled distances."""
+"""How many entries at a queue's end are looked at one by one.
+
+Earlier entries are looked at in steps that double.
+"""
 _LOST_MOST = 1 << 20
-"""Entries of lost records that are looked at."""
+"""How many entries of lost records are looked at."""
 
 
 def flushed_by_age(log: LogScan) -> int:
-    """A log offset below which all was flushed.
+    """Returns a log offset below which all was flushed, as the last segment with a record shows.
 
     A buffer is reused only when its segment is flushed, and a lane has at most MAX_SLOTS buffers.
     """
@@ -42,11 +45,11 @@ def flushed_by_age(log: LogScan) -> int:
 
 
 def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
-    """A log offset below which all was flushed, as the consume queues show; 0 where they don't.
+    """Returns a log offset below which all was flushed, by the consume queues; 0 if they show none.
 
-    The dispatcher places an entry only when its record is flushed. An entry counts if its record is
-    there, because an index may be damaged. The entries behind such a one count as well, as far as
-    they make sense: nothing else tells of the log's end where it is lost.
+    The dispatcher places an entry only when its record is flushed. An index may be damaged, so an
+    entry counts only if the log has its record. The entries behind such an entry count as well, as
+    far as they are plausible: if the end of the log is lost, nothing else tells of it.
     """
     segments, found = RecentSegments(lane_directory, log.segments.size, channel, keep=4), 0
     for topic in channel.list(lane_directory.consumequeue):
@@ -61,7 +64,7 @@ def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: File
 
 
 def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int) -> int:
-    """Where the last record ends that the queue tells of; `known` if it is not behind that."""
+    """Returns the end of the last record that the queue knows, or `known` if that is larger."""
     for offset in _from_end(queue.first(), queue.end()):
         ((where, size, _),) = queue.entries(offset, 1).tolist() or [(0, 0, 0)]
         if 0 < where + size <= known:
@@ -73,10 +76,10 @@ def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegment
 
 
 def _end_of_lost(queue: ConsumeQueue, offset: int, segment_bytes: int) -> int:
-    """Where the last record ends that follows on the one of entry `offset`, by its entry.
+    """Returns the end of the last record at entry `offset` or behind it, by the entries alone.
 
-    Each lies in one segment, behind the one before it, and not further behind it than a segment:
-    an entry that leads further may be damaged.
+    An entry is plausible if its record lies in one segment, begins behind the record before it, and
+    ends within one segment's size per entry. Any other entry may be damaged, and ends the search.
     """
     entries = queue.entries(offset, min(queue.end() - offset, _LOST_MOST))
     where, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
@@ -93,9 +96,10 @@ def _from_end(first: int, end: int) -> Iterator[int]:
 
 
 def flushed_by_checkpoint(lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
-    """The same by RocketMQ's checkpoint: records from before its timestamp were flushed.
+    """Returns a log offset below which all was flushed, by the time in RocketMQ's checkpoint.
 
-    Clocks jump, and the file has no CRC. So it counts only where `positions` is lost.
+    Records from before that time were flushed. But clocks jump, and the file has no CRC. So it
+    counts only if `positions` is lost.
     """
     checkpoint = StoreCheckpoint.load(lane_directory.checkpoint_file, channel)
     if checkpoint is None:

@@ -1,13 +1,13 @@
 """The next queue offsets of a lane's topics, for a new lessee of the lane.
 
-They come from the consume queues if those are proven, otherwise from the log. A queue's end is
-proven if its last entry names a record of its topic, lane and offset. No queue is missing if all
-ends add up to what the dispatcher has counted. Otherwise the log is walked, so that no queue offset
-is ever given out twice.
+They come from the consume queues if these are proven, otherwise from a walk of the log. So no queue
+offset is ever given out twice. A queue's end is proven if its last entry names a record of its
+topic, lane and offset. No queue is missing if the sum of all ends is the number that the dispatcher
+has counted.
 
-Where the log has no message of a topic, its consume queue may be lost too. Then the mark of what
-was trimmed and the ends of the last stop tell where the topic goes on. Readers see nothing below
-the mark.
+If the log has no message of a topic, its consume queue may be lost too. Then the topic's trim mark
+and the ends of the last stop tell where its queue offsets go on. Readers see no message below the
+trim mark.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry,
 
 @dataclass
 class IndexedOffsets:
-    """Next queue offsets of the records below log offset `synced`.
+    """Finds the next queue offset of a topic, after the records below log offset `synced`.
 
-    Up to `synced` the consume queues are durable, and end at `counted` in all (−1 where it is not
-    known).
+    Up to `synced` the consume queues are durable. The sum of their ends there is `counted` (−1 if
+    it is not known).
     """
 
     lane_directory: LaneDirectory
@@ -46,9 +46,10 @@ class IndexedOffsets:
     _walked: dict[str, int] | None = field(default=None, repr=False)
 
     def next_offset(self, topic: str, first: int) -> int:
-        """One past the last offset of a topic in a log that begins at `first`; 0 without a message.
+        """Returns the queue offset behind a topic's last one; 0 for a topic without messages.
 
-        Raises OSError. Raises DamagedFile where only the marks could tell, and can't be read.
+        The log begins at offset `first`. Raises OSError. Raises DamagedFile if only the trim marks
+        could tell the offset, and they can't be read.
         """
         bounds = self._proven_bounds(topic, first)
         begin, end = bounds or (0, 0)
@@ -67,7 +68,7 @@ class IndexedOffsets:
         return marks.marks[topic].before if topic in marks.marks else 0
 
     def _ended_at(self, topic: str) -> int:
-        """Where the topic ended at the last stop; 0 where nobody knows: `verify` says why."""
+        """The topic's end at the last stop; 0 if the file of ends does not tell it."""
         try:
             ends = load_ends(self.lane_directory, self.store_id, self.channel)
         except DamagedFile:
@@ -75,9 +76,9 @@ class IndexedOffsets:
         return ends.topics.get(topic, 0) if ends.end <= self.synced else 0
 
     def _proven_bounds(self, topic: str, first: int) -> tuple[int, int] | None:
-        """Where the topic's queue begins and ends, 0 and 0 without a queue.
+        """The topic's first queue offset, and the one behind its last; 0 and 0 without a queue.
 
-        None where its last entry does not name its record.
+        None if the queue's last entry does not name its record.
         """
         with ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.channel) as queue:
             try:
@@ -92,8 +93,8 @@ class IndexedOffsets:
     def _all_are_there(self, first: int, empty: str) -> bool:
         """Whether no queue is missing. `empty` is a topic whose queue has no entry, or "".
 
-        To add up all ends takes long where there are thousands of topics. So it is done once, and
-        again only where somebody has removed a queue since: it was there, and has no entry.
+        With thousands of topics it takes long to add up all ends. So this is done once. It is done
+        again only if a queue was there at the first look and is now empty: somebody has removed it.
         """
         if self._are_complete is None:
             self._seen = frozenset(self.channel.list(self.lane_directory.consumequeue))
@@ -104,7 +105,10 @@ class IndexedOffsets:
         return self._are_complete
 
     def walked(self, first: int) -> dict[str, int]:
-        """Next offsets by topic of all records in [first, synced), past what is damaged."""
+        """Walks all records in [first, synced), past damage.
+
+        Returns each topic's next queue offset.
+        """
         if self._walked is None:
             self._walked = {}
             segments = MappedFileQueue(self.lane_directory.commitlog, self.segment_bytes, self.channel)
@@ -123,7 +127,7 @@ class IndexedOffsets:
         return self._walked
 
     def _last_resort(self, topic: str) -> int:
-        """The end of the consume queue, damaged or not: the log has no record of the topic."""
+        """The end of the consume queue, damaged or not, if the log has no record of the topic."""
         with ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.channel) as queue:
             try:
                 return queue.end()

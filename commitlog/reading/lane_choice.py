@@ -1,7 +1,7 @@
 """Which lanes of a store a reader reads: all, some by their numbers, or a member's share.
 
-Members split lanes by number. So each lane has exactly one member, also a lane that does not exist
-yet: member (1, 3) reads lanes 1, 4, 7, ….
+Members share the lanes by number. So each lane has exactly one member, and so will lanes that do
+not exist yet: member (1, 3) reads lanes 1, 4, 7, ….
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LaneChoice:
 
     @classmethod
     def of(cls, lanes: Collection[int] | None, members: Sequence[int] | None) -> LaneChoice:
-        """The choice from a user's arguments.
+        """Makes the choice from a user's arguments.
 
         Raises OptionError for both arguments at once, for no lanes, and for impossible numbers.
         """

@@ -1,9 +1,8 @@
-"""Where a log begins, and whose it is.
+"""Finds where a log begins, and whether it is the log that belongs there.
 
-It begins at what retention has left, by its own durable record.
-
-What is missing behind that is damage, at the begin of a log as in its middle. So the files alone
-never tell where a log begins.
+A log begins behind the segments that retention has deleted, and `positions` records that place
+durably. A file that is missing behind it is damage, at the begin of a log as in its middle. So the
+files alone never tell where a log begins.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from commitlog.shm.layout import segment_start
 
 
 def begin_of_log(log: LogScan, recorded: int | None) -> int:
-    """The first offset of a log, for `recorded`: where its `positions` say that it begins.
+    """Returns the first offset of a log. `recorded` is the begin by its `positions`, or None.
 
-    Retention records that before it removes anything. Files that it had no time to remove are still
-    a part of the log. Without positions (None) nobody knows what retention has removed: then all
-    before the first file counts as lost. Only a log without any record begins at its first file,
-    because a new copy of a lane makes that file before its positions.
+    Retention records the new begin before it removes a file. If it had no time to remove files,
+    they are still a part of the log. Without positions nobody knows which files retention has
+    removed, so the log begins at 0, and everything before the first file counts as lost. Only a log
+    without any record begins at its first file: a new copy of a lane makes that file before its
+    positions.
     """
     segments = log.segments
     if recorded is None:
@@ -32,10 +32,11 @@ def begin_of_log(log: LogScan, recorded: int | None) -> int:
 
 
 def other_lanes_log(segments: MappedFileQueue, lane_directory: LaneDirectory) -> str:
-    """What is wrong where a lane has the log of another one, or "": its files' first records tell.
+    """Says what is wrong if a lane has another lane's log; "" if it has its own.
 
-    Somebody has renamed or swapped the lanes' directories then. To this lane all of its records are
-    wrong, and a recovery would set them aside.
+    The first record of each file tells whose log it is. It is another lane's if somebody has
+    renamed or swapped the lanes' directories. All its records would be wrong for this lane, and a
+    recovery would set them aside.
     """
     own, others = LogScan(segments, lane_directory.number), set[int]()
     for start in segments.starts:
@@ -53,10 +54,11 @@ def other_lanes_log(segments: MappedFileQueue, lane_directory: LaneDirectory) ->
 
 
 def other_log(segments: MappedFileQueue, lane_directory: LaneDirectory, indexed: int) -> str:
-    """What is wrong where a log is not the one that was indexed up to `indexed`, or "".
+    """Says what is wrong if the log is not the one that was indexed up to `indexed`; else "".
 
-    A record ended there. In another store's log, or in one that began anew, a record reaches beyond
-    it. Where the log was stopped properly, only zeros follow, and its records are not looked at.
+    `indexed` is a log offset. In the indexed log a record ended at this offset. In another store's
+    log, or in one that began anew, some record lies across this offset. If only zeros follow behind
+    it, as after a proper stop, the records are not looked at.
     """
     start, log = segment_start(indexed, segments.size), LogScan(segments, lane_directory.number)
     if start == indexed or start not in segments or segments.last_nonzero(start, indexed - start) <= indexed - start:
@@ -76,7 +78,7 @@ def other_log(segments: MappedFileQueue, lane_directory: LaneDirectory, indexed:
 
 
 def _record_around(table: RecordTable, where: int) -> tuple[int, int] | None:
-    """Where the record begins and ends that has a log offset within it."""
+    """Returns begin and end of the record that lies across a log offset; None without one."""
     begins = table.physical_offsets
     row = int(np.searchsorted(begins, where)) - 1
     if row < 0 or begins[row] + table.sizes[row] <= where:

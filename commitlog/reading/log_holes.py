@@ -1,9 +1,9 @@
 """Finds the holes of a log, and walks a log past them.
 
 A hole is a range below the log's limit that holds no record. It ends where a good record or BLANK
-proves that the log continues. log_scan.py decides this, as it does for recovery. The index passes
-over holes, so that a hole does not hide the records around it. A reader that comes to a hole raises
-its error, or continues behind it where it was told to.
+proves that the log continues. log_scan.py decides where a hole ends, for readers as for recovery.
+The index passes over holes, so that a hole does not hide the records around it. A reader that comes
+to a hole raises the hole's error, or goes on behind the hole if it was told to.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hole:
 class LogHoles:
     """Finds the holes of one lane's log, and remembers them.
 
-    It remembers them because a search may take as long as reading a segment.
+    A search may take as long as the read of a whole segment.
     """
 
     def __init__(self, lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK) -> None:
@@ -115,8 +115,8 @@ def walk_past(
     """Walks like `walk`, but yields a hole where `walk` raises CorruptRecord or DamagedFile.
 
     After a hole the records behind it follow. An open hole is the last item. `ends_whole` says that
-    no record reaches beyond the limit, so one that seems to is damaged. Raises what `open_segment`
-    raises besides.
+    no record reaches beyond the limit. A record that seems to reach beyond it is damaged then.
+    Raises the other errors of `open_segment`.
     """
     where = start
     while where < limit:

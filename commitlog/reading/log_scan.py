@@ -71,7 +71,7 @@ class Gap:
     """The end of the record that seems to begin at `start`; `start` if none seems to begin."""
 
     def is_unfinished(self, end: int) -> bool:
-        """Whether it may be a record whose bytes go on behind `end`. Otherwise it is damage."""
+        """Whether the gap may be a record that goes on behind `end`. Otherwise it is damage."""
         return self.claimed_end > end or self.start + RECOGNISABLE_BYTES > end
 
 
@@ -162,9 +162,10 @@ class LogScan:
     def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
         """The table up to the first record that seems to have lost its whole-record CRC to damage.
 
-        A record may have no such CRC, because it is an option. But where the bytes of the CRC are
-        damaged, nothing else covers the properties. So in a log whose records have CRCs, the
-        properties of a record without one (which RocketMQ may have added) must be in good order.
+        The whole-record CRC is an option, so a good record may have none. But if damage has hit the
+        bytes of this CRC, nothing else covers the properties. So in a log whose records have
+        whole-record CRCs, a record without one (RocketMQ may have added it) must have properties in
+        good order.
         """
         if not self.check_crc or not self._expects_crc:
             return table
@@ -199,7 +200,7 @@ class LogScan:
     def gap(self, where: int, reason: str, *, passes_file: bool = False) -> Gap:
         """The gap from `where` to the next good record or BLANK, or to the end of the last file.
 
-        `passes_file` says that it ends in a later file, because this file can't be read.
+        `passes_file` says that this file can't be read, so the gap ends in a later file.
         """
         segments, size = self.segments, self.segments.size
         start = segment_start(where, size)
@@ -269,7 +270,7 @@ class LogScan:
 def _size_by_lengths(mapped: mmap.mmap, position: int, magic: int) -> int:
     """The size of a record by the lengths within it; 0 if it is not a good record with that size.
 
-    This finds a record of which only TOTALSIZE is damaged, so that it names the end of a later
+    It finds a good record whose TOTALSIZE alone is damaged and reaches to the end of a later
     record.
     """
 

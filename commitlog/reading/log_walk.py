@@ -16,7 +16,7 @@ from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import segment_start
 
 WALK_BYTES = 4 << 20
-"""About as much as one table covers."""
+"""How many bytes of the log one table covers, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def walk(
 
 
 class RecentSegments:
-    """Opens segments of one log, and keeps the last used ones mapped. One is enough for a walk."""
+    """Opens segments of one log, and keeps the last used ones mapped. A walk needs only one."""
 
     def __init__(
         self, lane_directory: LaneDirectory, segment_bytes: int, channel: FileChannel = DISK, *, keep: int = 1

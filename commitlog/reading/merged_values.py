@@ -16,7 +16,7 @@ from commitlog.record.byte_ranges import Ints
 
 
 class _Lane:
-    """What one lane has to give next. `times` never go down."""
+    """The next values of one lane. `times` never go down."""
 
     def __init__(self, source: Iterator[Values]) -> None:
         self._source, self._last = source, np.iinfo(np.int64).min
@@ -25,7 +25,7 @@ class _Lane:
         self.fill()
 
     def fill(self) -> None:
-        """Reads on where nothing is left."""
+        """Reads the lane's next values if none are left."""
         while not len(self.values):
             piece = next(self._source, None)
             if piece is None:

@@ -1,4 +1,4 @@
-"""What is said of topics that are not there, to who waits for them: they may be misspelt."""
+"""The warning for a reader that waits for topics that do not exist: they may be misspelt."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from commitlog.lines import printable
 
 
 def missing_topics(place: object, wanted: Collection[str], known: Collection[str], who: str) -> str:
-    """A warning where some `wanted` topics are not among the `known` ones; else an empty text.
+    """Returns a warning if some `wanted` topics are not among the `known` ones; else an empty text.
 
-    In a store without topics all may be to come, so nothing is said. `who` waits for them.
+    A store without any topics gives no warning, because its topics may all be still to come. `who`
+    names the waiting reader in the text.
     """
     missing = sorted(set(wanted).difference(known))
     if not missing or not known:

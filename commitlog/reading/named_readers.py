@@ -61,7 +61,7 @@ OFFSET_END = (1 << 63) // ENTRY_BYTES
 """Queue offsets are below this, because an entry's place is a signed number of 64 bits."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FILE_BYTES_MAX = 4 << 20
-"""Room for 300,000 queues."""
+"""The largest file of a named reader. It has room for 300,000 queues."""
 PATTERN_LENGTH_MAX = 10_000
 _TIME_MS_END = 1 << 62
 _FIELDS = (
@@ -102,9 +102,9 @@ class Client:
     topics: tuple[str, ...]
 
     def is_like(self, other: Client) -> bool:
-        """Whether both may have the same readers.
+        """Whether two tokens may use the same readers.
 
-        A token that takes the place of another one has its topics.
+        A new token that takes the place of an old one has the same topics.
         """
         return self.name == other.name or set(self.topics) == set(other.topics)
 
@@ -121,7 +121,10 @@ class NamedReader:
     offsets: Mapping[str, Mapping[int, int]]
     moved_ms: int
     pattern: str | None = None
-    """It also reads topics that match, from their first message. Only its owner matches them."""
+    """A regular expression: the reader also reads matching topics, from their first message on.
+
+    Only its owner does the matching.
+    """
     all_lanes: bool = True
     """Whether it reads lanes that have no offset, from their first message."""
     passed_over: frozenset[str] = frozenset()
@@ -130,10 +133,10 @@ class NamedReader:
     all_topics: bool = False
     lanes: LaneChoice = ALL_LANES
     client: Client | None = None
-    """Whose it is; None for a reader of this machine."""
+    """The token whose client made the reader; None for a reader of this machine."""
 
     def offset(self, topic: str, lane: int) -> int | None:
-        """The next queue offset that it needs, or None if it does not read this topic and lane."""
+        """The next queue offset that the reader needs; None if it does not read this queue."""
         if lane not in self.lanes:
             return None
         known = self.offsets.get(topic)
@@ -143,7 +146,7 @@ class NamedReader:
         return 0 if self.all_topics or may_match else None
 
     def lag(self, index: TopicIndex) -> Lag:
-        """How many of the present messages it has not read. Deleted messages do not count."""
+        """How many present messages the reader has not read. Deleted messages do not count."""
         found: Lag = {}
         for topic in index.topics():
             for lane, queue in sorted(index.ranges(topic).items()):
@@ -169,7 +172,7 @@ class NamedReaders:
         return self.parsed(name, self.channel.read_file(self._path(name, "json"), _FILE_BYTES_MAX + 1))
 
     def parsed(self, name: str, data: bytes) -> NamedReader:
-        """The reader that the content of its file tells of. Raises ReaderError."""
+        """Makes the reader from the content of its file. Raises ReaderError."""
         try:
             if len(data) > _FILE_BYTES_MAX:
                 raise ValueError(f"more than {_FILE_BYTES_MAX:,} bytes")
@@ -182,7 +185,7 @@ class NamedReaders:
 
     @staticmethod
     def check(reader: NamedReader) -> None:
-        """Raises ReaderError for a position that nobody would believe once it is in the file."""
+        """Raises ReaderError for a position that `load` would not accept from the file."""
         try:
             _from_json(reader.name, from_checked_json(to_checked_json(_to_json(reader)), _FIELDS))
         except _UNBELIEVABLE as error:
@@ -208,7 +211,7 @@ class NamedReaders:
         self.channel.replace_file(self._path(reader.name, "json"), data)
 
     def remove(self, name: str) -> None:
-        """Forgets a reader: nothing is kept for it any more.
+        """Forgets a reader. Retention keeps nothing for it any more.
 
         Raises ReaderInUse, and ReaderError if there is no reader of this name.
         """
@@ -233,11 +236,11 @@ class NamedReaders:
     # ---- holding a name -------------------------------------------------------------------------
 
     def hold(self, name: str) -> Lock:
-        """Takes the name for this process, until it closes the lock or dies.
+        """Takes the name for this process, until the process closes the lock or dies.
 
-        A forked child does not hold it. Raises ReaderInUse if another process holds it,
-        ReaderError if this process may not write to the store, and StoreRefused for a replica,
-        which has the positions of the store that it follows.
+        A forked child does not hold the name. Raises ReaderInUse if another process holds it, and
+        ReaderError if this process may not write to the store. Raises StoreRefused for a replica,
+        because its readers have the positions of the store that it follows.
         """
         refuse_replica(self.directory)
         path = self._path(name, "lock")
@@ -251,14 +254,17 @@ class NamedReaders:
         return lock
 
     def _remove_leftovers(self, name: str) -> None:
-        """Removes new files of the position whose writers were killed before the rename."""
+        """Removes files of the position whose writers were killed before the rename."""
         left = re.compile(rf"\.{re.escape(name)}\.json\.[0-9]+\.tmp")
         for file in self.channel.list(self.directory.readers_directory):
             if left.fullmatch(file):
                 self.channel.unlink(self.directory.readers_directory / file)
 
     def let_go(self, held: Lock) -> None:
-        """Gives back what `hold` gave. In a forked child, which holds nothing, it does nothing."""
+        """Gives back the name that `hold` took.
+
+        It does nothing in a forked child, which holds no name.
+        """
         held.close()
 
     def is_held(self, name: str) -> bool:
@@ -300,7 +306,7 @@ class NamedReaders:
 
 
 def check_name(name: str) -> None:
-    """Raises OptionError for a text that can't be the name of a reader."""
+    """Raises OptionError if the text can't be the name of a reader."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(f"{name!r} is not a reader's name: letters, digits, _ . and -, 100 at most, not . or - first")
 
@@ -397,7 +403,7 @@ def _is(kind: type, value: Any) -> Any:
 # ---- for people --------------------------------------------------------------------------------
 
 STANDS_STILL_MS = 86_400_000
-"""There is a warning for a reader that is behind and has not moved for this long."""
+"""A reader that is behind and has not moved for this time gets a warning."""
 
 
 @dataclass(frozen=True)
@@ -408,21 +414,24 @@ class ReaderState:
     running: bool
     """Whether a process reads under the name now."""
     kind: str = ""
-    """SPARK, PYTHON or FORWARD; empty where its position can't be read."""
+    """SPARK, PYTHON or FORWARD; empty if the reader's position can't be read."""
     still_ms: int = 0
-    """For how long it has not moved."""
+    """For how long the reader has not moved."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
     lag: Lag | None = None
     warning: str = ""
 
     @property
     def behind(self) -> int:
-        """Messages it has not read, over all topics and lanes."""
+        """How many messages the reader has not read, over all topics and lanes."""
         return sum(sum(lanes.values()) for lanes in (self.lag or {}).values())
 
 
 def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[ReaderState]:
-    """All named readers of the index's store, by name; a damaged position gives a warning."""
+    """Returns all named readers of the index's store, by name.
+
+    One with a damaged position has a `warning`.
+    """
     view = index.view
     readers = NamedReaders(StoreDirectory(view.path), clock)
     found = []

@@ -1,4 +1,4 @@
-"""What a store shares with the one that it was before a promotion or a restore."""
+"""Tells which messages a store had already before a promotion or a restore."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from commitlog.reading.view import LogView
 
 
 def shared_ends(view: LogView, epoch: int, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Up to which queue offset the store has in each queue what it had in an earlier epoch.
+    """Returns the queue offset up to which each queue has the messages of an earlier epoch.
 
-    A queue is a topic and a lane. Those of which all is shared are left out. Raises DamagedFile,
-    and DataLoss for an epoch that this store was never in.
+    From this offset on, the queue's messages may be others. A queue is a topic and a lane. Queues
+    whose messages are all the same are left out. Raises DamagedFile, and DataLoss for an epoch that
+    this store was never in.
     """
     if not is_of_history(view.epochs, epoch):
         raise DataLoss(

@@ -1,9 +1,9 @@
 """What a reader may believe of a consume queue: its start, its end, and the record of an entry.
 
 A bisection over damaged entries may end anywhere, and then messages are missing silently. So each
-probe also looks at the entries beside it: entries that count come first, their physical offsets
-never go back, and there is no empty place among them. `record_of_entry` tells whether the records
-really exist: readers ask it about both ends.
+probe also checks the entries beside it: entries within the bounds come first, their physical
+offsets never go back, and no place among them is empty. `record_of_entry` tells whether an entry's
+record really exists. Readers check the first and the last entry with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commitlog.record.record import Record, decode
 from commitlog.shm.layout import segment_start
 
 _BESIDE = 2
-"""Entries that a probe looks at on either side of it."""
+"""How many entries a probe looks at on each of its sides."""
 _LOOKS_MOST = 100
 _SMALL_ENTRIES = 512
 
@@ -96,7 +96,7 @@ class QueueBounds:
         self.queue, self.first_where, self.end_where = queue, first_where, end_where
         self._begin = self._top = 0
         self._knows_end = False
-        """Whether all entries of [begin, top) have to count."""
+        """Whether all entries of [begin, top) must lie within the bounds."""
 
     def find(self) -> tuple[int, int]:
         """The first queue offset, and one past the last. Both are 0 if there is no file.
@@ -118,7 +118,7 @@ class QueueBounds:
         return found
 
     def goes_on(self, end: int) -> bool:
-        """Whether anything is behind the end: an entry beyond `end_where`, or junk."""
+        """Whether the queue has anything behind the end: an entry beyond `end_where`, or junk."""
         return any(entry[:2] != (0, 0) for entry in self.queue.entries(end, 1).tolist())
 
     def _find(self, starts: list[int]) -> tuple[int, int]:

@@ -1,7 +1,8 @@
-"""Whether the records that a walk meets continue their queues.
+"""Checks whether the records that a walk meets continue their queues.
 
-Queue offsets have no gaps. So a record whose topic, queue offset or transaction bits were damaged
-leaves a gap in its queue, or appears where another record is next. No CRC is needed to see that.
+Queue offsets have no gaps. If a record's topic, queue offset or transaction bits are damaged, its
+queue has a gap, or the record appears where another record is next. So such damage is seen without
+a CRC.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from commitlog.record.table import RecordTable
 class Fault:
     """A record that does not continue its queue.
 
-    If it is a stray, it does not belong to the queue. Else it does, and those before it from queue
-    offset `expected` on are missing.
+    A stray is a record that does not belong to the queue at all. A record that is no stray belongs
+    to the queue, but the records before it, from queue offset `expected` on, are missing.
     """
 
     topic: str
@@ -31,15 +32,15 @@ class Fault:
 
 
 class QueueOrder:
-    """Knows the queue offset that is next in each topic of one lane."""
+    """Knows the next queue offset of each topic in one lane."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
         self._behind_hole: set[str] = set()
-        """Topics that have met no record since the last hole of the log, in which records were."""
+        """Topics without a record since the last hole, in which records of theirs may have been."""
 
     def begin(self, topic: str, offset: int) -> None:
-        """Notes where a topic begins. A topic that has begun stays where it is."""
+        """Notes the first queue offset of a topic. A topic that has one already keeps it."""
         self._next.setdefault(topic, offset)
 
     def raise_to(self, topic: str, offset: int) -> None:
@@ -48,11 +49,14 @@ class QueueOrder:
             self._next[topic] = offset
 
     def pass_hole(self) -> None:
-        """Notes that a hole of the log is left out. The next gap of each topic was in it."""
+        """Notes that the walk leaves out a hole of the log.
+
+        Each topic's next gap is no fault: the missing records may have been in the hole.
+        """
         self._behind_hole.update(self._next)
 
     def continues(self, table: RecordTable, rows: Ints) -> bool:
-        """Whether the records in these rows are all next in their queues."""
+        """Whether each record of these rows is the next one in its queue."""
         topics = table.topic_index[rows]
         order = np.argsort(topics.astype(np.uint16), kind="stable") if len(table.topics) > 1 else slice(None)
         counts = np.bincount(topics, minlength=len(table.topics))
@@ -73,11 +77,11 @@ class QueueOrder:
     def faults(
         self, table: RecordTable, rows: Ints, first_where: int, is_good: Callable[[int], bool]
     ) -> dict[int, Fault]:
-        """The rows whose records do not continue their queues.
+        """Returns the rows whose records do not continue their queues, each with its fault.
 
-        Below log offset `first_where` nothing is known of the queues, because retention has deleted
-        that part meanwhile. `is_good` checks the record of a row: it is asked where the records
-        behind it do not tell whether it is a stray.
+        Retention has deleted the log below offset `first_where` meanwhile, so any queue offset is
+        right there. `is_good` checks the record of a row. It is called only if the records behind
+        that record do not tell whether it is a stray.
         """
         expected, behind_hole = dict(self._next), set(self._behind_hole)
         found: dict[int, Fault] = {}
@@ -100,7 +104,7 @@ class QueueOrder:
         return found
 
     def ends_missing(self, queues: Mapping[str, QueueRange]) -> Iterator[Fault]:
-        """Queues whose last records were not met, now that all of the log was read."""
+        """Gives a fault for each queue whose last records were not met in the whole log."""
         for topic, wanted in self._next.items():
             known = queues.get(topic)
             if known is not None and wanted < known.end and topic not in self._behind_hole:
@@ -112,9 +116,9 @@ class QueueOrder:
 
 
 class LogOrder:
-    """The same for those who walk all of a log, or its end, and give out nothing.
+    """Checks the order of queues in a walk that gives out no messages: of `verify` or a recovery.
 
-    `begin` tells which queue offset of a topic is next where the walk begins; None: nobody knows.
+    `begin` returns a topic's next queue offset at the begin of the walk; None if nobody knows it.
     """
 
     def __init__(self, begin: Callable[[str], int | None]) -> None:
@@ -123,14 +127,14 @@ class LogOrder:
         self._has_hole = False
 
     def pass_hole(self) -> None:
-        """Notes a hole of the log, in which records of any topic were."""
+        """Notes that the walk passes a hole, in which records of any topic may have been."""
         self._order.pass_hole()
         self._has_hole = True
 
     def faults(self, table: RecordTable, count: int) -> list[tuple[int, str]]:
-        """Log offset and reason for each of the first `count` records that is not next.
+        """Checks the first `count` records of a table, all of which have good CRCs.
 
-        All of them are good.
+        Returns the log offset and the reason of each record that does not continue its queue.
         """
         rows = np.flatnonzero(table.in_queue[:count])
         for number, topic in enumerate(table.topics):
@@ -147,7 +151,7 @@ class LogOrder:
 
 
 def _following(table: RecordTable, rows: Ints) -> list[int]:
-    """For each row the queue offset of the next row of its topic; −1 for the last one."""
+    """Returns for each row the queue offset of its topic's next row; −1 for the last row."""
     behind: dict[int, int] = {}
     found = []
     for row in rows[::-1].tolist():

@@ -1,4 +1,4 @@
-"""What may be read of one queue: one topic in one lane."""
+"""The messages of one queue that may be read. A queue is one topic in one lane."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class QueueRange:
     """The queue offsets [first, end) of one topic in one lane.
 
-    Offsets below `indexed` have a consume queue entry.
+    Messages below offset `indexed` have an entry in the consume queue.
     """
 
     first: int

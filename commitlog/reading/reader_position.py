@@ -1,19 +1,21 @@
 """The position of a named reader: `Reader(path, name="billing")` goes on where it was.
 
-The position is kept in the store (named_readers.py). Retention keeps what the reader has not
-done, `commitlog readers` shows how far it is behind, and only one process at a time has the name.
+The position is kept in the store (named_readers.py). Retention keeps the messages that are not
+committed, `commitlog readers` shows how far the reader is behind, and only one process at a time
+has the name.
 
 **At least once.** A position is written after messages were given out, never before. So a reader
-that is started again gets what was not committed, some of it a second time, and misses nothing.
-Three counts matter, each by topic and lane:
+that is started again gets all messages that were not committed, some of them a second time. Three
+counts matter, each by topic and lane:
 
 - *given out*: the messages that the reader has handed to its user;
 - *done*: the same without the last message, until the user asks for another one: the user may
   still be working on it;
 - *committed*: what the file says.
 
-`commit()` commits what was given out: the caller says with it that the last message is done too. An
-automatic commit takes what is done. A position never goes back, except by `seek`.
+`commit()` commits all messages that were given out: its caller says that the last message is done,
+too. An automatic commit takes only the messages that are done. A position never goes back, except
+by `seek`.
 
 Threads: the thread that reads calls `given`, `waits` and `ended`. Any thread or signal handler may
 call `commit` and `close`.
@@ -83,11 +85,11 @@ class ReaderPosition:
     # ---- the beginning --------------------------------------------------------------------------
 
     def begin(self, index: TopicIndex, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
-        """Where to begin in each queue: where the reader was, or, the first time, as `starts` says.
+        """Returns where to begin in each queue.
 
-        The position is in the file when this returns, so that retention knows it. Raises
-        ReaderError (a position of another store, or of a Spark query; one that can't be read or
-        written), DataLoss, OffsetOutOfRange.
+        A known reader begins at its position, a new one at `starts`. The position is in the file
+        when this returns, so that retention knows it. Raises ReaderError (a position of another
+        store, or of a Spark query; one that can't be read or written), DataLoss, OffsetOutOfRange.
         """
         known = self._load()
         if known is None:
@@ -120,9 +122,9 @@ class ReaderPosition:
         return known
 
     def _gone_on(self, known: NamedReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
-        """The places of a known reader in the queues that are there.
+        """Returns the places of a known reader in the present queues.
 
-        A queue that is new to it begins with the first message that is kept.
+        A queue that is new to the reader begins with its first message that is kept.
         """
         found: Places = {}
         lost: list[str] = []
@@ -168,7 +170,7 @@ class ReaderPosition:
     # ---- what is given out ----------------------------------------------------------------------
 
     def given(self, message: Message) -> None:
-        """Notes that this message is given out; the one before it is done."""
+        """Notes that this message is given out, and so the message before it is done."""
         self._no_child()
         self._last_is_done()
         self._last = message
@@ -176,13 +178,19 @@ class ReaderPosition:
             self._commit_if_due(self._every_ns)
 
     def waits(self) -> None:
-        """Notes that the reader is asked for a message and there is none yet: all are done."""
+        """Notes that the user asks for the next message and there is none yet.
+
+        So all messages are done.
+        """
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)
 
     def ended(self) -> None:
-        """Notes that there are no more messages: all are done."""
+        """Notes that the user has asked for more and there are no more messages.
+
+        So all messages are done.
+        """
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(0)
@@ -212,7 +220,7 @@ class ReaderPosition:
     def commit(self, message: Message | None = None) -> None:
         """Commits what was given out.
 
-        With a message it commits, in the message's topic and lane, everything up to that message.
+        With a message it commits only the message's topic and lane, up to that message and with it.
         Raises ReaderError (closed, in a forked child, not this reader's message, inside another
         commit of this thread, or the file can't be written), IllegalArgument (not a message).
         """
@@ -249,9 +257,9 @@ class ReaderPosition:
             raise ReaderError(f"reader {self.name} is closed: commit before you close it")
 
     def _commit_if_due(self, every_ns: float) -> None:
-        """Commits automatically when it is time.
+        """Does an automatic commit when it is time.
 
-        A file that can't be written loses nothing: the commit is tried again, and one warning is
+        If the file can't be written, nothing is lost: the commit is tried again, and one warning is
         logged.
         """
         if self.clock.monotonic_ns() - self._tried_ns < every_ns:
@@ -310,8 +318,8 @@ class ReaderPosition:
     def close(self) -> None:
         """Commits what is done, if commits are automatic, and gives the name back.
 
-        In a forked child it does nothing. During a commit (of another thread, or of this one under
-        a signal handler) it leaves both to the end of that commit.
+        In a forked child it does nothing. If a commit is running (in another thread, or in this one
+        under a signal handler), that commit does both at its end.
         """
         self._is_closing = True
         if os.getpid() == self._pid:
@@ -390,7 +398,7 @@ def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> No
 
 
 def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> NamedReader:
-    """Moves a reader that does not run to a start, or single queues of it to offsets (JSON).
+    """Moves a reader that does not run to a start, or some of its queues to offsets (JSON).
 
     Queues that the offsets do not name stay where they are. Returns the reader as it is now. Raises
     BadStart, OffsetOutOfRange, ReaderInUse, ReaderError (no such reader, a Spark query's, one of
@@ -418,7 +426,7 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
 
 
 def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least: int = 1) -> None:
-    """Checks that every queue with an offset of `least` or more is present and read.
+    """Checks that each queue that is given an offset of at least `least` exists and is read.
 
     Raises OffsetOutOfRange.
     """
@@ -432,9 +440,9 @@ def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least
 
 
 def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[str, int]]:
-    """Topic and lane of the queues of these topics, in all lanes.
+    """Topic and lane of all queues of these topics.
 
-    All lanes, because all members of a group may be given the same starts.
+    Lanes of other members count too, because all members may be given the same starts.
     """
     return {(topic, lane) for topic, lane, _ in _queues(index, topics, ALL_LANES)}
 

@@ -1,8 +1,8 @@
-"""Where a consume queue of a RocketMQ begins and ends, even with damaged entries or records.
+"""Finds begin and end of a RocketMQ consume queue, even with damaged entries or records.
 
-Its log belongs to all queues and can't be walked instead, so only the entries say what exists.
-Entries that are damaged, or name damaged records, are within the bounds: readers meet them one by
-one.
+All queues share RocketMQ's log, so it can't be walked in place of one queue, and only the entries
+say which messages exist. Entries that are damaged, or name damaged records, are within the bounds:
+readers meet them one by one.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def rocketmq_bounds(queue: ConsumeQueue, limits: LaneLimits, record: RecordOf) -
 
 
 def _proven_end(queue: ConsumeQueue, first: int, end: int, goes_on: bool, record: RecordOf) -> int:
-    """Where the queue of a RocketMQ that was killed ends.
+    """Finds the end of a queue after a kill of RocketMQ.
 
-    Its last entries may name records that never reached the disk.
+    The queue's last entries may name records that never reached the disk.
     """
     good = end
     while good > first and not _is_good(record, good - 1, check_crc=True):
@@ -74,7 +74,7 @@ def _is_good(record: RecordOf, offset: int, *, check_crc: bool = False) -> bool:
 
 
 def _read_through(queue: ConsumeQueue, first_where: int, end_where: int, record: RecordOf) -> tuple[int, int]:
-    """The bounds of a queue with impossible entries, found by a look at each entry.
+    """Finds the bounds of a queue with impossible entries by a look at each entry.
 
     Damaged entries are within the bounds. The queue ends with the last good entry and those that
     follow it without an empty place. Raises DamagedFile, OSError.

@@ -1,4 +1,4 @@
-"""How old the messages of a segment are, read from the segment itself and kept."""
+"""Finds how old the messages of a segment are, and remembers it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class SegmentAges:
     """Store timestamps (ms) of full segments.
 
-    Answers are kept for one segment of each lane: the last one that was asked for.
+    The answers for the last segment of each lane that was asked for are remembered.
     """
 
     def __init__(self, directory: StoreDirectory, segment_bytes: int) -> None:

@@ -1,7 +1,8 @@
-"""What `commitlog trim` would delete, looked up before anybody is asked: whole segments of a store.
+"""Looks up which segments `commitlog trim` would delete, before it asks the user.
 
-The rules are those of retention (`stages/allocating/retention.py`), which decides when it deletes.
-What named readers still need is not looked up here, so it may take less.
+The rules are those of retention (`stages/allocating/retention.py`), which deletes the segments and
+decides anew. The segments that named readers still need are not looked up here, so retention may
+delete fewer.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from commitlog.shm.layout import segment_start
 
 @dataclass(frozen=True)
 class SegmentTrim:
-    """How much a trim of segments would take."""
+    """How many segments a trim would delete, and which messages."""
 
     segments: int
     facts: MessageFacts
-    """Of the messages in them."""
+    """The facts of the messages in these segments."""
 
 
 @dataclass(frozen=True)
 class KeptSegments:
-    """How many segments stay, and why."""
+    """How many segments stay after a trim, by reason."""
 
     last: int
-    """The last one of each lane, which always stays."""
+    """Segments that are the last of their lane: they always stay."""
     wanted: int
-    """Not older than the time, or within the bytes to keep."""
+    """Segments that are not older than the given time, or fit into the bytes to keep."""
     held: int
-    """Needed by a named reader or a replica."""
+    """Segments that a named reader or a replica needs."""
 
 
 def plan_segment_trim(index: TopicIndex, request: TrimRequest) -> SegmentTrim:
-    """Looks up what a trim would take. Raises DamagedFile, OSError."""
+    """Looks up which segments a trim would delete. Raises DamagedFile, OSError."""
     view = index.view
     ages = SegmentAges(StoreDirectory(view.path, view.channel), view.segment_bytes)
     cuts = _by_size(index, ages, request.keep_bytes) if request.before_ms is None else _by_age(index, ages, request)
@@ -52,7 +53,7 @@ def plan_segment_trim(index: TopicIndex, request: TrimRequest) -> SegmentTrim:
 
 
 def kept_segments(index: TopicIndex, request: TrimRequest) -> KeptSegments:
-    """Why the segments stay that a trim has left. Raises DamagedFile, OSError."""
+    """Counts, after a trim, the segments that stayed, by reason. Raises DamagedFile, OSError."""
     limits = [index.view.limits(lane) for lane in index.lanes]
     ends = [_last_segment(index, lane) for lane in index.lanes]
     before = sum(max(end - limit.first, 0) for end, limit in zip(ends, limits, strict=True)) // index.view.segment_bytes
@@ -61,18 +62,21 @@ def kept_segments(index: TopicIndex, request: TrimRequest) -> KeptSegments:
 
 
 def _last_segment(index: TopicIndex, lane: int) -> int:
-    """Where the last segment with data in it begins, which stays in any case."""
+    """The log offset at which a lane's last segment with data begins.
+
+    This segment is never deleted.
+    """
     limits = index.view.limits(lane)
     return segment_start(max(min(limits.flushed, limits.dispatched) - 1, 0), index.view.segment_bytes)
 
 
 def _by_age(index: TopicIndex, ages: SegmentAges, request: TrimRequest) -> dict[int, int]:
-    """Lane → the log offset below which all segments are older than the time."""
+    """Returns lane → the log offset below which all segments are older than the time."""
     size, horizon = index.view.segment_bytes, request.before_ms or 0
     cuts = {}
     for lane in index.lanes:
         cut, last = index.view.limits(lane).first, _last_segment(index, lane)
-        # where the next one has begun early enough, this one has ended early enough and is not read
+        # if the next segment began early enough, this one ended early enough and need not be read
         while cut < last and (
             ages.oldest(lane, cut + size, last) < horizon
             or (ages.oldest(lane, cut, last) < horizon and ages.newest(lane, cut, last) < horizon)
@@ -83,7 +87,10 @@ def _by_age(index: TopicIndex, ages: SegmentAges, request: TrimRequest) -> dict[
 
 
 def _by_size(index: TopicIndex, ages: SegmentAges, keep_bytes: int | None) -> dict[int, int]:
-    """Lane → the log offset below which segments go until all others fit; the oldest go first."""
+    """Returns lane → the log offset below which segments go. The others fit into `keep_bytes`.
+
+    The oldest segments go first.
+    """
     view, size = index.view, index.view.segment_bytes
     cuts = {lane: view.limits(lane).first for lane in index.lanes}
     files = sum(sum(map(is_segment_name, view.channel.list(view.lane_directory(lane).commitlog))) for lane in cuts)
@@ -97,7 +104,7 @@ def _by_size(index: TopicIndex, ages: SegmentAges, keep_bytes: int | None) -> di
 
 
 def _below(index: TopicIndex, topic: str, cuts: Mapping[int, int]) -> dict[int, int]:
-    """Lane → the first queue offset whose record is not below the lane's cut."""
+    """Returns lane → the topic's first queue offset whose record is not below the lane's cut."""
     return {lane: _first_behind(index.lanes[lane], topic, cuts[lane]) for lane in index.ranges(topic)}
 
 

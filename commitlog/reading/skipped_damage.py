@@ -1,4 +1,4 @@
-"""What a reader leaves out because the log is damaged: an error, or a count and a warning."""
+"""Handles damage that a reader leaves out: it raises an error, or counts and warns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LogError = CorruptRecord | DamagedFile
 
 
 def with_way_out(error: LogError) -> LogError:
-    """The error with advice, for a reader that was not told to leave out damage."""
+    """Returns the error with advice, for a reader that was not told to leave out damage."""
     if isinstance(error, CorruptRecord):
         return CorruptRecord(f"{error.reason}. {WAY_OUT}", error.offset, error.file)
     return DamagedFile(f"{error}. {WAY_OUT}")
@@ -41,9 +41,9 @@ class SkippedDamage:
         return bool(self._untold)
 
     def tell(self, missing: int) -> None:
-        """Warns of what was left out since the last warning.
+        """Warns of the damage that was left out since the last warning.
 
-        `missing` is the number of messages in all that are known to be missing.
+        `missing` is how many messages are known to be missing in all.
         """
         if not self._untold:
             return

@@ -1,12 +1,12 @@
-"""Where to begin to read: one small language for Python, the command line and Spark.
+"""Says where a read begins, in one small language for Python, the command line and Spark.
 
     earliest | latest | last 100 | 10 minutes ago | 2026-03-01T12:00:00+01:00 | 42
 
-It is the language of `Reader(start=)`, `commitlog cat --from` and Spark's startingOffsets. `last N`
+`Reader(start=)`, `commitlog cat --from` and Spark's startingOffsets take this language. `last N`
 counts in each topic and lane. A plain number is a queue offset for every lane (not for Spark). A
-time means the first message stored at or after it, or the end if there is none. Offsets for single
-queues are Kafka's JSON, `{"orders": {"0": 42, "1": -2}}`, or the same as a mapping: −1 is the
-latest, −2 the earliest.
+time means the first message that was stored at this time or later, or the end if there is none.
+Offsets of single queues are Kafka's JSON, `{"orders": {"0": 42, "1": -2}}`, or the same as a
+mapping: −1 is the latest, −2 the earliest.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Offsets = dict[str, dict[int, int]]
 class Start:
     """One start.
 
-    `value` depends on the kind: messages for `last`, ms before now for `ago`, ms since the epoch
-    for `time`, else an offset.
+    `value` depends on the kind: a number of messages for `last`, ms before now for `ago`, ms since
+    1970 for `time`, otherwise an offset.
     """
 
     kind: Literal["earliest", "latest", "last", "ago", "time", "offset"]
@@ -68,20 +68,20 @@ EARLIEST, LATEST = Start("earliest"), Start("latest")
 
 @dataclass(frozen=True)
 class QueueStarts:
-    """Where to begin in each queue: at its number in `offsets`, or as `other` says."""
+    """Where to begin in each queue: at its offset in `offsets`, or at `other` if it has none."""
 
     other: Start = EARLIEST
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def of(self, topic: str, lane: int) -> Start:
-        """The start of one queue."""
+        """Returns the start of one queue."""
         number = self.offsets.get(topic, {}).get(lane)
         if number is None:
             return self.other
         return {LATEST_OFFSET: LATEST, EARLIEST_OFFSET: EARLIEST}.get(number) or Start("offset", number)
 
     def wants_old(self, topics: Collection[str] | None, lane: int) -> bool:
-        """Whether some queue begins before what is newest, of these topics or of all (None)."""
+        """Whether some queue of these topics (None: of all) begins before its newest message."""
         wanted = [self.other] if topics is None else [self.of(topic, lane) for topic in topics]
         return any(start != LATEST for start in wanted)
 
@@ -94,7 +94,8 @@ class QueueStarts:
 def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
     """Reads a start for all queues, or offsets for single ones (a mapping, or JSON).
 
-    With offsets the other queues begin at the earliest. `ago` counts from now. Raises BadStart.
+    If offsets are given, queues without one begin at the earliest. `ago` counts from now. Raises
+    BadStart.
     """
     if isinstance(start, str) and start.lstrip().startswith("{"):
         try:
@@ -161,11 +162,12 @@ def parse_start(text: str | int, *, offsets: bool = True, zone: Callable[[], tzi
 
 
 def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], int | None], *, where: str = "") -> int:
-    """The queue offset that a start means in a queue which holds [first, end).
+    """Returns the queue offset that a start means in a queue with the offsets [first, end).
 
-    `find_by_time(ms)` gives the offset of the first message stored at or after a time, or None.
-    `ago` must be turned into a time before (`Start.at`), so that all queues agree on it. `where`
-    names the queue in errors. Raises OffsetOutOfRange for a plain offset outside [first, end].
+    `find_by_time(ms)` returns the offset of the first message that was stored at that time or
+    later, or None. A start with `ago` must first become a time (`Start.at`), so that all queues
+    have the same time. `where` names the queue in errors. Raises OffsetOutOfRange for a plain
+    offset outside [first, end].
     """
     if start.kind == "earliest":
         return first

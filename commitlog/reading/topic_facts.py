@@ -1,6 +1,7 @@
-"""How large a topic is, how old its messages are, and how fast they come: for people who run it.
+"""Finds how large a topic is, how old its messages are, and how fast they come.
 
-Nothing waits, and no message is read but the ends and what a bisection meets.
+These facts are for people who run a store. Nothing waits, and only few messages are read: the
+first, the last, and those that a bisection meets.
 """
 
 from __future__ import annotations
@@ -21,32 +22,35 @@ from commitlog.record.table import RecordTable
 Ints = npt.NDArray[np.int64]
 
 SAMPLES = 1_000
-"""Entries of a consume queue that are read at most, evenly spaced, for the sizes of messages."""
+"""How many entries of a consume queue are read, at most, to estimate the sizes of messages."""
 RATE_MS = 60_000
 
 
 @dataclass(frozen=True)
 class MessageFacts:
-    """Some messages."""
+    """Facts about a range of messages."""
 
     messages: int
     bytes: int
-    """Bytes of their records in the log, with their headers."""
+    """How many bytes the messages' records take in the log."""
     bytes_are_estimated: bool
-    """Whether they are the mean size of a sample times the number of messages."""
+    """Whether `bytes` is an estimate: the mean size of a sample times the number of messages."""
     first_timestamp: int | None
-    """Store time (ms) of the oldest message; None without a message that can be read."""
+    """Store time (ms) of the oldest message; None if no message can be read."""
     last_timestamp: int | None
     """Store time (ms) of the newest message."""
 
 
 @dataclass(frozen=True)
 class TopicFacts(MessageFacts):
-    """One topic, over all of its lanes."""
+    """Facts about one topic, over all its lanes."""
 
     topic: str
     messages_per_second: float
-    """Messages stored in the last RATE_MS before now, by the second. Later than now counts none."""
+    """How many messages per second were stored in the last RATE_MS.
+
+    Messages from the future do not count.
+    """
     lanes: tuple[int, ...]
 
 
@@ -98,7 +102,7 @@ def _lane_facts(index: TopicIndex, topic: str, lane: int, end: int) -> MessageFa
 
 
 def _indexed_bytes(index: LaneIndex, topic: str, begin: int, end: int) -> tuple[int, bool]:
-    """Bytes of the records of the entries [begin, end), and whether they are estimated."""
+    """The bytes of the records of entries [begin, end), and whether this number is an estimate."""
     if begin >= end:
         return 0, False
     picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
@@ -119,7 +123,7 @@ def _times(index: LaneIndex, topic: str, *offsets: int) -> list[int]:
 
 
 def _walked(index: LaneIndex, topic: str, queue: QueueRange, begin: int, end: int) -> Iterator[tuple[Ints, Ints]]:
-    """Sizes and store times of the messages of some queue offsets, which have no entry yet."""
+    """Sizes and store times of messages that have no entry yet, from a walk of the log."""
     start = queue.walk_from(begin)
     if begin >= end or start < 0:
         return

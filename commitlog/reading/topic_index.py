@@ -6,23 +6,24 @@ The order of the steps matters: first read `dispatched`, then the ends of the co
 the limit; then walk [dispatched, limit). So everything below this `dispatched` is in the queues,
 and everything above it is walked.
 
-Consume queues are an index, and an index may be damaged. So no entry is believed:
+Consume queues are an index, and an index may be damaged. So no entry is believed without a check:
 
 - The ends that a bisection finds must name records of that topic, lane and queue offset.
 - The ends of all topics must add up to what was counted when the store was stopped.
 - The walk must go on where the ends are.
 
-If anything is wrong, the lane is walked from its first record, with a ReadingWarning. A damaged
-entry between the ends is found when its record is read: each reader checks what it gets.
+If one of these checks fails, the lane is walked from its first record, with a ReadingWarning. A
+damaged entry between the ends is found when its record is read, because each reader checks the
+records that it gets.
 
 Messages that were trimmed (disk/trim_marks.py) are below `first`, as if retention had taken them.
-All who read messages ask here where a queue begins.
+Every reader of messages asks this index where a queue begins.
 
-The log may be damaged too. A hole in it (log_holes.py) hides only what was in it: the walk goes on
-behind the hole, and readers of the records meet it.
+The log may be damaged too. A hole of the log (log_holes.py) hides only the records that were in it:
+the walk goes on behind the hole. Readers of the records meet the hole themselves.
 
-An object lives as long as its reader and remembers how far it has walked. So asking again costs
-next to nothing while nothing has moved. It is not for use by several threads.
+A TopicIndex lives as long as its reader and remembers how far it has walked. So another look costs
+next to nothing while nothing has moved. Several threads must not share one.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ from commitlog.record.record import Record
 from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192
-"""How far a lane may move, in bytes for each of its queues, before the index rather reads queues.
+"""How many bytes of new log, for each of a lane's queues, the index walks at most.
 
-If it has moved further, the ends of all its consume queues are read again. A shorter part is
-walked.
+If the log has grown more, the ends of all consume queues of the lane are read again instead of a
+walk.
 """
 WAYPOINT_BYTES = 1 << 20
 """Bytes between two waypoints of a topic above `dispatched`.
@@ -63,11 +64,11 @@ WAYPOINT_BYTES = 1 << 20
 With the waypoints, a reader of a part walks little more than that part.
 """
 _SEGMENTS_KEPT = 4
-"""Segments mapped at a time: queues begin and end in different ones."""
+"""How many segments are mapped at a time, because queues begin and end in different segments."""
 _REST_BYTES = 1 << 16
-"""Bytes behind the end that are searched for one that is not zero."""
+"""How many bytes behind the end of the log are searched for a byte that is not zero."""
 STOPPED_REREAD_NS = 100_000_000
-"""Shortest time between two looks at the limits where they are in files, without a pool."""
+"""The shortest time between two looks at the limits of a store without a pool, in its files."""
 
 
 class LaneIndex:
@@ -78,13 +79,13 @@ class LaneIndex:
         self.lane_directory = view.lane_directory(lane)
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0
-        """Bytes of the log that were walked."""
+        """The log offset up to which the index knows the log."""
         self.records_end = 0
         """Where the last whole record below the limit ends: the limit may lie inside the next."""
         self.open_hole: int | None = None
-        """Where damage begins that nothing follows: nobody knows whose messages it had."""
+        """Where a hole begins that no record follows. Nobody knows the topics of its messages."""
         self.first = -1
-        """Where the log begins: at its first record that was not deleted."""
+        """The log offset of the first record that was not deleted."""
         self._walked_to = -1
         self._indexed_to = 0
         self._trusts_queues = True
@@ -101,7 +102,7 @@ class LaneIndex:
     def refresh(self) -> bool:
         """Looks how far the lane has come. Returns whether anything has moved.
 
-        If retention deletes what is being looked at, it looks again at what is left. Raises
+        If retention deletes a segment during the look, it looks again at the rest. Raises
         DamagedFile, OSError.
         """
         is_trimmed = not self.view.one_log and self._trims.refresh(self.view.store_id)
@@ -143,9 +144,9 @@ class LaneIndex:
         return self._trims.marks
 
     def _trim(self) -> None:
-        """Raises the firsts of queues to their marks.
+        """Raises the first offset of each trimmed queue to its trim mark.
 
-        A mark may be beyond the end while a store that was killed is not recovered yet.
+        The mark may be beyond the queue's end if a killed store is not recovered yet.
         """
         for topic, mark in self._trims.marks.items():
             if known := self.queues.get(topic):
@@ -163,7 +164,10 @@ class LaneIndex:
         self.records_end, self.open_hole = 0, None
 
     def _distrust(self, reason: str) -> None:
-        """Walks the log for everything from now on: that needs no consume queue."""
+        """Stops using the consume queues of this lane.
+
+        From now on the log is walked for everything.
+        """
         warnings.warn(
             f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
             f"`commitlog run` on {self.view.path} builds them anew",
@@ -203,7 +207,7 @@ class LaneIndex:
         self.records_end = min(self._walked_to, limit) if self.open_hole is None else limit
 
     def _tell_of_nothing(self, hole: Hole) -> None:
-        """Warns once of a lane of which nothing is left, as no topic knows that it was there."""
+        """Warns once of a lane that has lost everything, because no topic shows that it existed."""
         if not self.queues and not self._has_told_of_nothing:
             self._has_told_of_nothing = True
             warnings.warn(
@@ -216,8 +220,9 @@ class LaneIndex:
     def _proving_from(self, limits: LaneLimits) -> int:
         """The log offset from which a walk also checks the consume queues.
 
-        A store that was not stopped properly may be a copy made while it ran, with consume queues
-        older than its `positions`. There the last segment below `dispatched` is walked as well.
+        If a store was not stopped properly, it may be a copy that was made while the store ran, and
+        its consume queues may be older than its `positions`. So the last segment below `dispatched`
+        is walked as well in such a store.
         """
         if self.view.live or self.view.one_log or limits.stopped_properly:
             return limits.dispatched
@@ -227,7 +232,7 @@ class LaneIndex:
         return self.walk(self._open, start, limit)
 
     def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
-        """The lane's records in [start, limit), and the holes between them."""
+        """Gives the lane's records in [start, limit), and the holes between them."""
         ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
         size, holes = self.view.segment_bytes, self.holes
         return walk_past(open_segment, self.lane, size, start, limit, holes, ends_whole=ends_whole)
@@ -252,7 +257,7 @@ class LaneIndex:
         return ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.view.channel)
 
     def named(self, topic: str) -> NamedQueue:
-        """What the records of the topic's consume queue have in common."""
+        """Topic and lane, which all records of a consume queue have in common."""
         return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
 
     def _topics_on_disk(self) -> list[str]:
@@ -279,7 +284,7 @@ class LaneIndex:
         self._forget_waypoints(limits.first)
 
     def _read_firsts(self, limits: LaneLimits) -> None:
-        """Reads where the queues begin now, after retention has deleted old segments."""
+        """Finds the first offset of each queue again, after retention has deleted segments."""
         for topic, known in self.queues.items():
             first, end = self._bounds(topic, limits)
             end = min(end, known.end)
@@ -289,7 +294,7 @@ class LaneIndex:
         self._forget_waypoints(limits.first)
 
     def _forget_waypoints(self, first_where: int) -> None:
-        """Drops waypoints that the index makes needless. None may point below `first_where`."""
+        """Drops the waypoints of records that have entries by now, or lie below `first_where`."""
         for known in self.queues.values():
             at = bisect_right(known.waypoints, (known.indexed, 1 << 63)) - 1
             del known.waypoints[: max(at, 0)]
@@ -298,7 +303,7 @@ class LaneIndex:
     def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
         """First and end of the queue offsets whose records are below `dispatched` and not deleted.
 
-        Entries beyond that may name what was lost with a pool. Raises _DoubtfulQueue.
+        Entries behind them may name records that were lost with a pool. Raises _DoubtfulQueue.
         """
         with self.queue(topic) as queue:
             try:
@@ -324,7 +329,7 @@ class LaneIndex:
                 raise
 
     def _is_in_hole(self, where: int, size: int) -> bool:
-        """Whether the log is damaged where an entry points: then the entry itself may be right."""
+        """Whether an entry points into a hole of the log. Then the entry itself may be right."""
         if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
             return False
         for piece in self._walk(segment_start(where, self.view.segment_bytes), self.limit_now()):
@@ -350,7 +355,7 @@ class LaneIndex:
         return record_of_entry(self._segments, self.named(topic), offset, where, size, check_crc=check_crc)
 
     def goes_on(self) -> bool:
-        """Whether a lane that was not stopped properly has anything behind what may be read."""
+        """Whether a lane of a killed store has something behind the part that may be read."""
         if self.view.limits(self.lane).stopped_properly:
             return False
         segments = MappedFileQueue(self.lane_directory.commitlog, self.view.segment_bytes, self.view.channel)
@@ -416,7 +421,7 @@ class LaneIndex:
         return self._find_by_walking(topic, max(indexed, known.first), known.walk_from(indexed), timestamp_ms)
 
     def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
-        """The same, but looks at each record of a queue: a damaged one may prevent a search."""
+        """Finds the same by a look at each record, because damage prevents a bisection."""
         for offset in range(known.first, known.end):
             with contextlib.suppress(CorruptRecord, DamagedFile):
                 if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
@@ -431,9 +436,10 @@ class LaneIndex:
         return None
 
     def _first_behind(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
-        """The same among the queue offsets from `begin` on, by a walk from log offset `start`.
+        """Finds the same from queue offset `begin` on, by a walk from log offset `start`.
 
-        If records before it are missing, it is the first of them: who reads from there is told.
+        If records are missing just before the found one, it returns the first missing offset. A
+        reader that begins there gets the error.
         """
         for step in self._walk(start, self.limit):
             if isinstance(step, Hole) or topic not in step.table.topics:
@@ -469,13 +475,13 @@ class TopicIndex:
         self._identity = view.identity
         self._refreshed_ns = LONG_AGO_NS
         self.rest_warning = ""
-        """What was warned of: a store that was killed may have more messages than can be read."""
+        """The last warning that a killed store may have more messages than can be read; else ""."""
 
     def refresh(self) -> bool:
         """Looks at the store again. Returns whether anything has moved.
 
-        Where another store, or a restored copy of it, has taken its place, it begins anew. Raises
-        DamagedFile, CommitLogError.
+        If another store, or a restored copy of this one, is at the path now, the index begins anew.
+        Raises DamagedFile, CommitLogError.
         """
         self.view.refresh()
         is_another = self.view.identity != self._identity
@@ -515,14 +521,14 @@ class TopicIndex:
     def topics(self, *, deleted: bool = False) -> list[str]:
         """Topics that have, or had, a message in any lane; sorted.
 
-        `deleted` says whether those count that were deleted and have had no message since. Their
-        queue offsets go on, so who remembers an offset looks at them too.
+        With `deleted`, topics count too that were deleted and have had no message since. Their
+        queue offsets go on, so a reader that remembers an offset looks at them as well.
         """
         lanes = self.lanes.values()
         return sorted({topic for lane in lanes for topic in lane.queues if deleted or not lane.is_deleted(topic)})
 
     def ranges(self, topic: str) -> dict[int, QueueRange]:
-        """Lane → what may be read of the topic there."""
+        """Returns lane → the range of the topic's messages that may be read there."""
         return {lane: index.queues[topic] for lane, index in self.lanes.items() if topic in index.queues}
 
     def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:

@@ -1,8 +1,8 @@
 """Trims a topic, or deletes it: raises its first offsets in all lanes, durably.
 
-A log holds all topics, so no bytes go at once: they leave with their segments. What readers see is
-the same as if retention had taken the messages. Only flushed messages are trimmed: a mark can't be
-beyond the end that a crash leaves.
+A log holds all topics, so no bytes are deleted at once: they go later, with their segments. Readers
+see the same as if retention had deleted the messages. Only flushed messages are trimmed, so that no
+mark is beyond the end of a topic after a crash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHAPE = 'give an offset of each lane, such as {"0": 42, "1": -1} (−1: all tha
 
 @dataclass(frozen=True)
 class Trim:
-    """What is to be trimmed: of a topic, in each lane, the messages below an offset."""
+    """The plan of a trim: of one topic, in each lane, the messages below an offset."""
 
     topic: str
     before: Mapping[int, int]
@@ -43,9 +43,10 @@ class Trim:
 
 
 def parse_before(topic: str, text: str, clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
-    """Reads up to where a topic is to be trimmed: the words of `Reader(start=…)`.
+    """Parses the end of a trim, in the words of `Reader(start=…)`.
 
-    Offsets of single lanes are JSON, `{"0": 42}`; other lanes keep all. Raises BadStart.
+    Offsets of single lanes are JSON, `{"0": 42}`. Lanes that are not named keep all messages.
+    Raises BadStart.
     """
     if not text.lstrip().startswith("{"):
         return QueueStarts(in_the_past(parse_start(text), text, clock))
@@ -60,9 +61,9 @@ def parse_before(topic: str, text: str, clock: Clock = SYSTEM_CLOCK) -> QueueSta
 
 
 def in_the_past(start: Start, text: str, clock: Clock = SYSTEM_CLOCK) -> Start:
-    """The same start, with a time in place of "ago".
+    """Turns "ago" into a time. Raises BadStart for a time in the future.
 
-    Raises BadStart for a time in the future: it would take all messages, and is a mistake.
+    Such a time would trim all messages, so it is taken for a mistake.
     """
     now = clock.wall_ms()
     start = start.at(now)
@@ -72,9 +73,10 @@ def in_the_past(start: Start, text: str, clock: Clock = SYSTEM_CLOCK) -> Start:
 
 
 def plan_trim(index: TopicIndex, topic: str, starts: QueueStarts) -> Trim:
-    """What a trim of the topic would take. An offset below the first one takes nothing.
+    """Looks up which messages a trim would take.
 
-    Raises UnknownTopic, OffsetOutOfRange (beyond the end, or no such lane).
+    An offset below a lane's first one takes none there. Raises UnknownTopic, OffsetOutOfRange
+    (beyond the end, or no such lane).
     """
     check_known(index, topic)
     ranges = index.ranges(topic)
@@ -94,7 +96,7 @@ def plan_trim(index: TopicIndex, topic: str, starts: QueueStarts) -> Trim:
 
 
 def plan_deletion(index: TopicIndex, topic: str) -> Trim:
-    """What a deletion of the topic would take: all that is flushed."""
+    """Looks up which messages a deletion of the topic would take: all flushed ones."""
     ranges = index.ranges(topic)
     before = {lane: queue.end for lane, queue in sorted(ranges.items())}
     return Trim(topic, before, sum(queue.end - queue.first for queue in ranges.values()), 0, deletes=True)
@@ -108,7 +110,7 @@ def check_known(index: TopicIndex, topic: str) -> None:
 
 
 def check_readers(index: TopicIndex, trim: Trim) -> None:
-    """Raises TopicInUse if a named reader has not read what would go."""
+    """Raises TopicInUse if a named reader has not read all messages that would go."""
     ranges = index.ranges(trim.topic)
     readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel))
     for name in readers.names():
@@ -136,7 +138,7 @@ def check_readers(index: TopicIndex, trim: Trim) -> None:
 
 
 def check_producers(view: StoreView, topic: str) -> None:
-    """Raises TopicInUse if a producer runs, which may send rows of the typed topic."""
+    """Raises TopicInUse if a producer runs: it might still send rows of the typed topic."""
     control = view.control
     pool = control.region.path.parent if control else None
     for lane in view.lanes():
@@ -149,11 +151,11 @@ def check_producers(view: StoreView, topic: str) -> None:
 
 
 def carry_out(view: StoreView, trim: Trim) -> None:
-    """Raises the marks. Readers see it when they look at the store again.
+    """Raises the trim marks. Readers see them when they look at the store again.
 
-    Each lane's marks change at once. A kill in between leaves lanes that are not trimmed; to do the
-    same again is harmless. Raises StoreRefused, StoreSuperseded, DamagedFile, DiskError, and
-    ReaderError for more trimmed topics than a lane can have.
+    The marks of one lane change in one step. A kill between two lanes leaves some lanes without the
+    trim; to do the trim again is harmless. Raises StoreRefused, StoreSuperseded, DamagedFile,
+    DiskError, and ReaderError for more trimmed topics than a lane can have.
     """
     directory = StoreDirectory(view.path, view.channel)
     with changing(directory, directory.topics_lock_file):

@@ -1,8 +1,8 @@
 """How far a store may be read, without asking its stages: the limits of every lane.
 
-While there is a pool, the words in its shared memory have the limits, whether stages run or have
-died. Without a pool, each lane's `positions` file has them. Reading never repairs and never writes.
-Readers, Spark and the command line all use this module.
+While there is a pool, the limits are words of its shared memory, whether the stages run or have
+died. Without a pool, each lane's `positions` file has the limits. This module repairs nothing and
+writes nothing. Readers, Spark and the command line all use it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LOOK_AGAIN_SECONDS = 0.001
 class LaneLimits:
     """Positions of one lane (offsets of its log): first ≤ dispatched ≤ flushed ≤ committed.
 
-    Records in [first, dispatched) are in the consume queues. Records in [dispatched, flushed) may
-    not be there yet, and are found by walking from `dispatched`, where a record begins.
+    Records in [first, dispatched) have entries in the consume queues. Records in [dispatched,
+    flushed) may have none yet: a walk from `dispatched`, where a record begins, finds them.
     """
 
     lane: int
@@ -59,21 +59,21 @@ class LaneLimits:
 
 
 class LogView(Protocol):
-    """What readers look at: a store of ours, or a RocketMQ store root (`open_view`)."""
+    """A store as readers see it: a store of ours, or a RocketMQ store root (`open_view`)."""
 
     path: Path
     channel: FileChannel
 
     @property
     def store_id(self) -> str:
-        """The id of this store, which another store at the same path does not have.
-
-        It is "" for a RocketMQ store root, which has no id.
-        """
+        """The store's random id. A RocketMQ store root has none: ""."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What no other store at this path has, nor another copy of the same store."""
+        """A value that differs once another store, or a restored copy of this one, is at this path.
+
+        A reader compares it with the value of its first look, and begins anew if they differ.
+        """
 
     @property
     def segment_bytes(self) -> int: ...
@@ -109,7 +109,7 @@ class LogView(Protocol):
         """Numbers of the lanes that exist, ascending."""
 
     def lane_directory(self, number: int) -> LaneDirectory:
-        """Where a lane's log and consume queues are."""
+        """The directory with a lane's log and consume queues."""
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now."""
@@ -118,7 +118,7 @@ class LogView(Protocol):
 
 
 def open_view(path: str | os.PathLike[str], channel: FileChannel = DISK) -> LogView:
-    """The store, or the RocketMQ store root, at a path.
+    """Opens the store, or the RocketMQ store root, at a path.
 
     Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
@@ -137,10 +137,10 @@ def is_rocketmq_root(path: str | os.PathLike[str]) -> bool:
 
 
 def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bool = False) -> ControlRegion | None:
-    """The control region of the store's pool, or None without a pool that may be opened.
+    """Opens the control region of the store's pool; None if there is no pool.
 
-    A pool of another store at this path does not count. A pool that can't be opened now (no
-    descriptor, no memory) is not taken for none: raises DiskError.
+    A pool of another store at this path counts as none. If the pool is there but can't be opened
+    now (no descriptor, no memory), raises DiskError.
     """
     pool = facts.pool
     if pool is None:
@@ -182,7 +182,10 @@ class StoreView:
         self.control = attach_control(self.directory, self.facts)
 
     def _place(self) -> tuple[int, int] | None:
-        """What tells a restored copy from the store in whose place it comes: they have one id."""
+        """Device and inode of the directory.
+
+        A restored copy has the id of its store, but another inode.
+        """
         try:
             found = os.stat(self.path)
         except OSError:
@@ -224,7 +227,7 @@ class StoreView:
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since.
 
-        It takes a few microseconds when it was not.
+        If nothing has changed, it takes a few microseconds.
         """
         if self.directory.file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
             self.close()
@@ -256,8 +259,9 @@ class StoreView:
     def _live_limits(self, control: ControlRegion, lane: int) -> LaneLimits:
         """The positions in shared memory.
 
-        `dispatched` is loaded before `flushed`, `flushed` before `committed`. A start stores all of
-        them one after the other, so what is out of order is looked at again for a moment.
+        `dispatched` is loaded before `flushed`, `flushed` before `committed`. A start stores the
+        positions one after the other. So if they are out of order, they are loaded again for a
+        moment.
         """
         row = control.row(lane)
         for _ in range(_LOOKS_MOST):
@@ -281,9 +285,9 @@ class StoreView:
 class RocketMQView:
     """A read-only view of a RocketMQ store root, as far as its consume queues reach.
 
-    Its one log holds the records of all queue ids. Each id is a lane here: `partition` is what
-    RocketMQ calls queueId. All lanes have the limits of the log's files, so entries bound what is
-    read, and nothing is walked. Raises StoreNotFound.
+    Its one log holds the records of all queue ids. Each queue id is a lane here, and the
+    `partition` of its messages. All lanes have the limits of the log's files. So only the entries
+    say which messages may be read, and the log is never walked. Raises StoreNotFound.
     """
 
     live, one_log, is_replica, store_id, pool = False, True, False, "", None
