@@ -48,4 +48,6 @@ def check_row(row: memoryview, segment_bytes: int) -> str:
     unflushed = wrote - row[Lane.FLUSHED]  # loaded last: it may have gone on, and then this is less
     if unflushed > most:
         return f"{unflushed:,} bytes are written and not flushed; {most:,} is the most"
+    if unflushed and not size:
+        return f"{unflushed:,} bytes are written and not flushed, and nobody has leased it in this pool"
     return ""

@@ -121,7 +121,10 @@ class Adoption:
 
     def _check_words(self, lane: int, row: memoryview) -> None:
         """Raises PoolNotAdopted for positions that no lane of this store can have."""
-        if wrong := check_row(row, self.facts.segment_bytes):
+        wrong, known = check_row(row, self.facts.segment_bytes), self.facts.lanes.get(lane, 0)
+        if not wrong and row[Lane.FLUSHED] < known:
+            wrong = f"FLUSHED is {row[Lane.FLUSHED]:,}, and store.json says {known:,}"
+        if wrong:
             raise PoolNotAdopted(
                 f"lane {lane}: its positions in {self.control.region.path} are damaged: {wrong}. Keep a copy of the pool, "
                 f"then remove it, {self._pool}, to go on with what the files say: messages of any lane that are in the pool "

@@ -170,9 +170,12 @@ class StoreView:
         self.directory = StoreDirectory(path, channel)
         self.path, self.channel = self.directory.path, channel
         self.control: ControlRegion | None = None
+        self._known_lanes: set[int] = set()
+        """Lanes of a pool whose directories were looked at."""
         self._load()
 
     def _load(self) -> None:
+        self._known_lanes.clear()
         self._stamp = self.directory.file_stamp()  # None: `load` says what is wrong
         place = None
         while place is None or place != self._place():  # it may be moved meanwhile
@@ -244,10 +247,12 @@ class StoreView:
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now. Raises DamagedFile for those that no lane can have."""
-        if self.control is not None and lane < LANE_ROWS:
+        if self.control is not None and lane in self._known_lanes:
             return self._live_limits(self.control, lane)
-        file = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel)
-        found = file.load()
+        found = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel).load()
+        if self.control is not None and lane < LANE_ROWS:  # the directory is not another store's
+            self._known_lanes.add(lane)
+            return self._live_limits(self.control, lane)
         known = self.facts.lanes.get(lane, 0)
         if found is None:
             return LaneLimits(lane, 0, 0, known, known, stopped_properly=False)
@@ -267,7 +272,7 @@ class StoreView:
         for _ in range(_LOOKS_MOST):
             dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
             entries, first = counted_entries(row, dispatched), row[Lane.FIRST]
-            in_order = max(dispatched, first) <= flushed <= committed
+            in_order = max(dispatched, first, self.facts.lanes.get(lane, 0)) <= flushed <= committed
             if in_order and committed - flushed <= UNFLUSHED_SEGMENTS_MAX * self.segment_bytes:
                 return LaneLimits(lane, first, dispatched, flushed, committed, entries)
             SYSTEM_CLOCK.sleep(_LOOK_AGAIN_SECONDS)

@@ -202,6 +202,20 @@ def test_a_directory_of_another_store_is_left_as_it_is(is_killed: bool, made: Pa
     assert read(path) == 2 * SENT
 
 
+@pytest.mark.leaves_pools
+def test_a_killed_store_misses_its_own_lane(made: Path, tmp_path: Path) -> None:
+    """The pool is there, and says how far the lane goes; the directory is another store's."""
+    path, other = tmp_path / "store", tmp_path / "other"
+    shutil.copytree(made, other)
+    store = commitlog.Store.open(path, CONFIG)
+    with store.producer() as producer:
+        producer.send("orders", b"x").wait("flushed")
+        kill_store(store)
+    swap(path / "lanes/0", other / "lanes/0")
+    with pytest.raises(DamagedFile, match="lanes/0/positions: belongs to lane 0 of store"):
+        read(path)
+
+
 def make(path: Path, value: bytes, *, is_killed: bool = False) -> None:
     """A store with messages in one lane, stopped or killed when they are indexed."""
     way = "direct" if is_killed else "pool"  # a pool shows at once that the files are others
@@ -248,7 +262,10 @@ def test_positions_that_are_swapped_hide_no_lost_log(made: Path, tmp_path: Path)
     shutil.copy(path / "lanes/0/positions", path / "lanes/1/positions")
     shutil.rmtree(path / "lanes/1/commitlog")
     (path / "lanes/1/commitlog").touch()
-    with pytest.raises(DamagedFile, match="lanes/1/commitlog"):
+    with (
+        pytest.warns(commitlog.errors.ReadingWarning, match="lane 1: nothing of it can be read"),
+        pytest.raises(DamagedFile, match="lanes/1/commitlog"),
+    ):
         read(path)
     assert run("backup", path, tmp_path / "backup").returncode == 1
 

@@ -40,6 +40,7 @@ SOUND = {
         (Lane.FIRST_RECORDED, 2 << 16, "first_recorded is 131,072, and first 65,536"),
         (Lane.REWRITTEN, 1, "rewritten is 1, and rewrite_wanted 0"),
         (Lane.SEGMENT_SIZE, 1 << 15, "its segment size is 32,768, the store's 65,536"),
+        (Lane.SEGMENT_SIZE, 0, "nobody has leased it in this pool"),
         (Lane.SLOTS, 9, "it has 9 buffers"),
         (Lane.WROTE, 71_001 + (9 << 16), "589,825 bytes are written and not flushed"),
     ],
