@@ -14,6 +14,7 @@ import yaml
 
 from commitlog.cli.app import COMMANDS
 from commitlog.config import Config
+from commitlog.watching.health import CODES
 from tests.builders.scrape import full_scrape
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -54,6 +55,7 @@ def test_each_expression_asks_for_what_is_there(tmp_path: Path) -> None:
             for matcher in selector.matchers.matchers:
                 assert matcher.name in labels[selector.name], f"{title}: {selector.name} has no {matcher.name}"
                 values = {one.labels[matcher.name] for one in scrape.samples if one.name == selector.name}
+                values |= set(CODES) if matcher.name == "code" else set()  # a store can't have all at once
                 if not matcher.value.startswith("$"):
                     assert set(matcher.value.split("|")) <= values, f"{title}: {matcher.name} is {values}"
         known = set().union(*(labels[str(selector.name)] for selector in selectors(expression)))
@@ -122,3 +124,13 @@ def test_the_files_are_in_the_package() -> None:
     installed = Path(__file__).parents[2] / "commitlog/configs"
     for name in ("grafana-dashboard.json", "prometheus-rules.yml"):
         assert (installed / name).read_bytes() == (CONFIGS / name).read_bytes()
+
+
+def test_alerts_ask_health_by_codes_that_it_has() -> None:
+    """So a limit is said once. A reason without an alert of its own still makes the store degraded."""
+    rules = " ".join(rule["expr"] for rule in RULES)
+    assert 'status="down"' in rules
+    assert 'status="degraded"' in rules
+    asked = {code for codes in re.findall(r'code=~?"([^"]*)"', rules) for code in codes.split("|")}
+    assert len(asked) == 17
+    assert asked <= set(CODES)
