@@ -127,7 +127,7 @@ def test_the_files_are_in_the_package() -> None:
 
 
 def test_alerts_ask_health_by_codes_that_it_has() -> None:
-    """So a limit is said once. A reason without an alert of its own still makes the store degraded."""
+    """So a limit is said once. Other reasons still make the store degraded."""
     rules = " ".join(rule["expr"] for rule in RULES)
     assert 'status="down"' in rules
     assert 'status="degraded"' in rules
