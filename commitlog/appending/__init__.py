@@ -1,4 +1,4 @@
-"""What a producer does below `send`: its lane, its place in the buffers, its waits and wakeups.
+"""The parts of a producer below `send`: its lane, its place in the buffers, waits and wakeups.
 
 Private.
 """

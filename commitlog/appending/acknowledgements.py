@@ -1,4 +1,4 @@
-"""How far a lane has come, seen from its producer: by one look, a wait, a callback, an awaitable.
+"""Tells a producer how far its lane has come: by a look, a wait, a callback, an awaitable.
 
 Nothing is kept for a message: it is acknowledged when a position has passed its end. A synchronous
 flush is a request in shared memory (`flush_requested`). One fdatasync answers every waiter at or
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 class LaneProgress:
     """The positions of one lane as acknowledgements.
 
-    Any thread may use it, also after the producer was closed.
+    Any thread may use the object, even after the producer was closed.
 
     Attributes: `lane`, its number; `promised`, the level that the store promises for a message when
     its `send` returns.
@@ -105,9 +105,10 @@ class LaneProgress:
         return where > self._lost_behind()
 
     def _lost_behind(self) -> float:
-        """Behind which log offset messages of this producer may be lost; infinity without a loss.
+        """The log offset behind which messages of this producer may be lost; infinity if none.
 
-        Only the last loss is known by its place.
+        Shared memory has the place of the last loss only. After several losses the offset is −1:
+        any message may be lost.
         """
         losses = self._row[Lane.LOSSES] - self._losses
         if not losses:
@@ -171,7 +172,7 @@ class LaneProgress:
         return PutMessageStatus.PUT_OK
 
     def _alone(self) -> ReplicaNotAvailable | None:
-        """The error of a replicated store that has fewer replicas in sync than there have to be."""
+        """Makes the error of a store with fewer replicas in sync than `min_in_sync`."""
         found, wanted = self._row[Lane.IN_SYNC], self._replication.min_in_sync
         if found >= wanted or not self._replication.enabled:
             return None
@@ -219,10 +220,10 @@ class LaneProgress:
         return receipt
 
     def wait_for_the_last(self, where: int) -> None:
-        """Waits until a message is committed that was accepted after the pool was removed.
+        """Waits until the message that ends at `where` is committed, after the pool was removed.
 
-        The store stops then, and no next start finds the message in the pool. Raises PoolUnlinked
-        where the stages have not written the message to the log either.
+        The store stops in this case, and the next start does not find the message in the pool.
+        Raises PoolUnlinked if the stages have not written the message to the log either.
         """
         try:
             self.wait("committed", where, self._timeout_seconds)
@@ -260,10 +261,7 @@ class LaneProgress:
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
 
     def _enlist(self, level: Level, where: int, limit: float, tell: Tell, *, of_faults: bool) -> Waiter:
-        """Has a thread of its own call `tell`, once, when `where` has reached the level.
-
-        It also calls `tell` when the limit (ns) is over.
-        """
+        """Has a thread call `tell` once, when `where` has reached the level or after the limit."""
         self.reached(level, where)  # raises where the level does not exist
         self._check_process()
         now = self._clock.monotonic_ns()
@@ -290,7 +288,7 @@ class LaneProgress:
                 self._clock.sleep(NOTICE_WAIT_MS / 1000)
 
     def _look(self) -> bool:
-        """Tells the waiters that are due, or waits for one. False: there are none."""
+        """Tells the waiters that are due, or waits for one. Returns False if there are none."""
         with self._lock:
             now = self._clock.monotonic_ns()
             reached = {word: self._row[word] for word in _WORD_OF.values()}  # before it is asked what is lost
@@ -310,10 +308,10 @@ class LaneProgress:
         return where < math.inf and self._waiters.take_behind(where, self._loss())
 
     def _take_refused(self, now: int) -> bool:
-        """Makes the waiters due that a failure ends.
+        """Makes the waiters due whose wait a failure ends.
 
-        When the stages are gone, these are all waiters, because no position is reached any more.
-        When the disk refuses, these are the waiters that are told of faults.
+        If the stages are gone, these are all waiters, because no position moves any more. If the
+        disk refuses, these are the waiters that want to be told of faults.
         """
         try:
             self._attachment.check_stages()

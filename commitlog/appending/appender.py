@@ -1,8 +1,8 @@
-"""What `Producer.send` keeps of its lane: in Python, or in the native core where that runs.
+"""The state of `Producer.send`, in Python or, if it is in use, in the native core.
 
-`Appender` is the base of `Producer`, and `Topic` what it keeps of each topic. The native ones are
-in commitlog/native/src/appender.rs. They hold the same values under the same names, so that both
-cores' calls can take turns on one producer.
+`Appender` is the base of `Producer`, and a `Topic` has the state of one topic. The native classes
+are in commitlog/native/src/appender.rs. They hold the same values under the same names, so that
+both cores' calls can take turns on one producer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `send` and `send_batch` take: the types, and the checks that name what is wrong."""
+"""The types of the arguments of `send` and `send_batch`, and the checks of these arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Values = Sequence[bytes] | Sequence[Value] | npt.NDArray[np.uint8] | _ArrowArray
 
 
 def as_bytes(value: Any) -> bytes:
-    """The value as bytes. Raises IllegalMessage for anything that is not bytes."""
+    """Returns a value as bytes. Raises IllegalMessage for anything that is not bytes."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     hint = "bytes"
@@ -40,9 +40,9 @@ def as_bytes(value: Any) -> bytes:
 
 
 def check_numbers(flag: int, born_timestamp: int) -> None:
-    """Raises IllegalMessage for numbers that have no place in a record.
+    """Raises IllegalMessage for numbers that are too large for their fields of a record.
 
-    Readers would take them for other numbers.
+    Readers would read other numbers there.
     """
     try:
         fits = 0 <= index(flag) <= _FLAG_MAX and 0 <= index(born_timestamp) <= _TIMESTAMP_MAX

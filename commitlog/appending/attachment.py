@@ -1,4 +1,4 @@
-"""What connects a process to a running store: the control region, wakeups, notices, and faults."""
+"""Connects a process to a running store: to its control region, wakeups, notices and faults."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError
 
 _NEEDED_DESCRIPTORS = 24
-"""Descriptors of a producer: locks, mappings, sockets with their internals, files it reads."""
+"""How many descriptors a producer needs: for locks, mappings, sockets, and files that it reads."""
 _SUPERVISOR_SILENT_NS = 5_000_000_000
 _STAGE_SILENT_NS = 1_000_000_000
-"""A stage that is asked for something, and has given no sign for so long, is said to hang."""
+"""A stage counts as hanging if it gives no sign for this time although work waits for it."""
 _LEASE_POLL_SECONDS = 0.01
 _NAMED_HOLDERS = 8
-"""How many processes the error names that no lane is free."""
+"""How many processes the error NoFreeLane names."""
 _POLL_SECONDS = 0.001
 _FAULT_WORDS = (
     (Lane.COMMITTER_FAULT, "committing"),
@@ -63,8 +63,8 @@ class Attachment:
     DiskError.
 
     Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word;
-    `forked`, whether this is the copy in a forked child. The sockets of a copy in a child belong to
-    its parent, and the child touches none of them.
+    `forked`, whether this is the copy in a forked child. The sockets of the copy in a child belong
+    to the parent, and the child does not touch them.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
@@ -94,7 +94,7 @@ class Attachment:
         _ATTACHMENTS.add(self)
 
     def _attach(self) -> ControlRegion:
-        """The control region of the running store.
+        """Opens the control region of the running store.
 
         Raises StoreNotRunning, DiskError, OSError.
         """
@@ -137,7 +137,7 @@ class Attachment:
         return lease
 
     def _why_no_lane(self, lane_bytes: int) -> str:
-        """The text of NoFreeLane: who holds how many lanes, and what helps. Raises OSError."""
+        """The text of NoFreeLane: who holds how many lanes, and the way out. Raises OSError."""
         most, free = self.config.store.max_lanes, free_bytes(self.pool)
         directories = map(self.directory.lane_directory, self.directory.lane_numbers())
         held = [directory.number for directory in directories if is_leased(directory, self.pool, self.channel)]
@@ -155,7 +155,7 @@ class Attachment:
         return text + self._stopped_lanes()
 
     def _stopped_lanes(self) -> str:
-        """For an error: which lanes are damaged, or have lost files, and what helps."""
+        """Names the lanes that are damaged or have lost files, and the way out, for an error."""
         rows = [(lane, self.control.row(lane)) for lane in range(self.config.store.max_lanes)]
         damaged = [lane for lane, row in rows if is_damaged(row)]
         robbed = [lane for lane, row in rows if has_lost_files(row)]
@@ -195,10 +195,10 @@ class Attachment:
         return self.words[Header.CLOSING] != 0
 
     def _is_abandoned(self) -> bool:
-        """Whether the supervisor is gone. False where that can't be known.
+        """Whether the supervisor is gone. False if nobody can tell.
 
-        If another store is at this store's path now, or this one was started again without the
-        pool, the lock there belongs to another supervisor.
+        If another store is at this path now, or this store was started again with another pool, the
+        lock at the path belongs to another supervisor.
         """
         try:
             if is_pool_held(self.pool, self.channel):
@@ -213,7 +213,7 @@ class Attachment:
             return False
 
     def check_open(self) -> None:
-        """Checks that the store is open. Raises StoreStopped, or StoreMoved if that is why."""
+        """Raises StoreStopped if the store is closed; StoreMoved if its move is the reason."""
         path = self.directory.path
         if self.closing:
             self._check_place()
@@ -222,7 +222,7 @@ class Attachment:
             raise StoreStopped(f"{path} was closed; start it again and make a new producer")
 
     def check_stages(self) -> None:
-        """Checks that the stages are there to do the work. Raises StoreStopped, StoreNotRunning."""
+        """Checks that the stages run. Raises StoreStopped, StoreNotRunning."""
         silent = self.clock.monotonic_ns() - self.words[Header.SUPERVISOR_HEARTBEAT]
         if (self.closing or silent > _SUPERVISOR_SILENT_NS) and self._is_abandoned():
             self.check_open()
@@ -252,9 +252,10 @@ class Attachment:
                 raise disk_error(code, f"{self.directory.path}: {doing} fails")
 
     def why_late(self, since_ns: int, otherwise: str) -> str:
-        """Why the stages have not done something that was asked for at a time (monotonic ns).
+        """Says, as a part of an error's text, why stages have not answered a request.
 
-        It is a stage that has given no sign since then, or `otherwise`; a part of an error's text.
+        If a stage has given no sign since the request (monotonic ns), the text names the stage.
+        Otherwise the text is `otherwise`.
         """
         now = self.clock.monotonic_ns()
         for stage in ("committer", "flusher", "allocator"):
@@ -273,19 +274,19 @@ class Attachment:
     # ---- sockets --------------------------------------------------------------------------------
 
     def wake(self, stage: str) -> None:
-        """Wakes a stage that sleeps. After the close the stages notice work by themselves."""
+        """Wakes a stage that sleeps. In a closing store, stages look for work by themselves."""
         self._sockets.call(stage, WakeupSender.wake)
 
     def hurry(self, stage: str) -> None:
-        """Wakes a stage, also from its rest after work."""
+        """Wakes a stage, even from its rest after work."""
         self._sockets.call(stage, WakeupSender.hurry)
 
     def await_notice(self, milliseconds: int, done: Callable[[], bool]) -> None:
         """Sleeps until the flusher publishes a notice about this lane, for `milliseconds` at most.
 
-        When the flusher can know of the sleeper, it calls `done`, and does not sleep if that is
-        true. While another thread waits for notices, or when the producer closes, this one just
-        sleeps a little.
+        It first tells the flusher that somebody listens. Then it calls `done`, and does not sleep
+        if that returns true. If another thread waits for notices already, or the producer closes,
+        it just sleeps a little.
         """
         if self._lane is None:  # before it takes what `close_sockets` waits for
             self.clock.sleep(min(milliseconds, 1) / 1000)
@@ -324,7 +325,7 @@ class Attachment:
         self.control.close()
 
     def leave_to_parent(self) -> None:
-        """Makes this the copy in a forked child, which touches nothing of its parent's."""
+        """Makes this object the copy in a forked child, which leaves everything to its parent."""
         self.forked, self._lane = True, None
         self._sockets.abandon()
 

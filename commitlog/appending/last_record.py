@@ -1,8 +1,8 @@
 """Finds the last record of a topic in a lane, in a write buffer or in the log's files.
 
-Its queue offset is known. So the consume queue's entry is tried first, and counts only if it names
-that record. Otherwise the log is walked segment by segment from its end, because the records
-without an entry are there.
+The queue offset of this record is known. So the consume queue's entry is tried first, and counts
+only if it names that record. Otherwise the log is walked segment by segment from its end, because
+records without an entry are near the end.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from commitlog.shm.pool import is_direct
 
 
 def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
-    """The record of a topic with this queue offset, which is its last one.
+    """Finds the record with this queue offset, the last one of its topic.
 
-    Returns None where retention has deleted it. Only the lessee calls it, while it appends nothing.
-    Raises CorruptRecord, DamagedFile, DiskError.
+    Returns None if retention has deleted the record. Only the lessee calls it, while it appends
+    nothing. Raises CorruptRecord, DamagedFile, DiskError.
     """
     first = lease.row[Lane.FIRST]
     try:
@@ -54,7 +54,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
 
 
 def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | None:
-    """Offset and size of the record as the consume queue says; None without a plausible entry."""
+    """Log offset and size of the record, by the consume queue; None without a plausible entry."""
     with ConsumeQueue(lease.lane_directory.queue_path(topic), channel=lease.channel) as queue:
         try:
             entries = queue.entries(queue_offset, 1)
@@ -66,7 +66,7 @@ def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | N
 
 
 def _named(lease: Lease, where: int, size: int) -> Record | None:
-    """The record that an entry names; None where there is none."""
+    """The record that an entry names; None if there is no such record."""
     segment_bytes = lease.row[Lane.SEGMENT_SIZE]
     if where + size > min(lease.row[Lane.WROTE], segment_start(where, segment_bytes) + segment_bytes):
         return None
@@ -77,7 +77,7 @@ def _named(lease: Lease, where: int, size: int) -> Record | None:
 
 
 def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
-    """The log from its end to its first byte, in ranges of one segment that begin with a record."""
+    """The log from its end to its begin, in ranges of one segment that begin with a record."""
     row = lease.row
     first, synced, end = row[Lane.FIRST], row[Lane.DISPATCH_SYNCED], row[Lane.WROTE]
     while end > first:

@@ -1,9 +1,9 @@
 """The lease of a lane, which is one writer's own commit log.
 
 Locks hold the lease, and the kernel frees them when their holder dies (disk/locks.py). A producer
-takes the first free lane that exists, and makes a new one only up to the store's limit. The lease
-comes with the lane's write buffers in shared memory; where there are none, they are made and filled
-here.
+takes the first free lane that exists, and makes a new one only up to the store's limit. With the
+lease come the lane's write buffers in shared memory. A lane without buffers gets them here, and
+they are filled from its files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FAULT_PATIENCE_NS = 300_000_000
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """What a new lessee has to know of the records in the log."""
+    """The facts about the end of the log that a new lessee needs."""
 
     queue_offsets: dict[str, int]  # topic → next queue offset, of the topics found above `dispatch_synced`
     store_timestamp: int  # of the last record, ms; 0 where there is none
@@ -51,7 +51,7 @@ def is_damaged(row: memoryview) -> bool:
 
 
 def has_lost_files(row: memoryview) -> bool:
-    """Whether a lane was stopped because segments of it were removed (PoolUnlinked)."""
+    """Whether a lane was stopped because somebody removed its segment files (PoolUnlinked)."""
     return row[Lane.FLUSHER_FAULT] == errno.ENOENT
 
 
@@ -60,8 +60,8 @@ def try_lease(
 ) -> Lease | None:
     """Locks the first free lane that exists, or otherwise a new one.
 
-    `lane_bytes` is the shared memory that a lane without buffers takes. Where there is less, a lane
-    of this kind is passed over. Returns None where all lanes are leased, stopped or passed over.
+    `lane_bytes` is the shared memory that a lane without buffers takes. If less is free, lanes
+    without buffers are passed over. Returns None if all lanes are leased, stopped or passed over.
     Raises OSError.
     """
     existing = directory.lane_numbers()
@@ -136,9 +136,10 @@ class Lease:
         row[Lane.LESSEE_PID] = os.getpid()
 
     def _fill_from_file(self, buffers: WriteBuffers, segment_bytes: int) -> None:
-        """Copies the start of the last segment, up to `wrote`, to its buffer.
+        """Copies the begin of the last segment, up to `wrote`, into its buffer.
 
-        The segment continues in the buffer, and a rewrite begins with the first byte of a page.
+        New records follow in this buffer. If a page of the file is written again, its first bytes
+        are needed, too.
         """
         wrote = self.row[Lane.WROTE]
         start = segment_start(wrote, segment_bytes)
@@ -171,10 +172,11 @@ class Lease:
         clear_unpublished(self.lane_directory, self.row, self.channel)
 
     def log_end(self) -> LogEnd:
-        """Walks [dispatch_synced, wrote): the consume queues may lack these entries, or lose them.
+        """Walks the log in [dispatch_synced, wrote), and returns the facts for the new lessee.
 
-        Raises RecoveryError, OSError. Raises StoreMoved where the store's path leads to another log
-        now, which may be an older copy of this one.
+        The consume queues may lack the entries of these records, or lose them. Raises
+        RecoveryError, OSError. Raises StoreMoved if the store's path leads to another log now,
+        maybe an older copy.
         """
         try:
             return self._find_log_end()
@@ -182,7 +184,7 @@ class Lease:
             self._check_place()
 
     def _find_log_end(self) -> LogEnd:
-        """See `log_end`; it begins again where retention was quicker."""
+        """Does the walk of `log_end`; begins again if retention deletes a segment meanwhile."""
         row = self.row
         while True:
             first = row[Lane.FIRST]
@@ -223,7 +225,7 @@ class Lease:
         return LogEnd(next_offsets, timestamp)
 
     def _load_indexed(self) -> IndexedOffsets:
-        """The end of each consume queue now."""
+        """Reads the present end of each consume queue."""
         row = self.row
         while True:
             synced = row[Lane.DISPATCH_SYNCED]
@@ -236,7 +238,7 @@ class Lease:
         """The next queue offset of a topic that `log_end` has not met.
 
         All records of that topic were dispatched. Raises DiskError, DamagedFile. Raises StoreMoved
-        where the store's path leads elsewhere: there is no queue then, and the offset would be 0.
+        if the store's path leads elsewhere now: without a queue there the offset would be 0.
         """
         try:
             end = self._indexed.next_offset(topic, self.row[Lane.FIRST])
@@ -253,9 +255,9 @@ class Lease:
             raise store_moved(store, self._control.region.path.parent)
 
     def is_unlinked(self) -> bool:
-        """Whether the lane's buffers, or all of the pool, were removed.
+        """Whether somebody removed the lane's buffers, or the whole pool.
 
-        No other process finds the messages in them then.
+        Then no other process can find the messages in them.
         """
         buffers = self.buffers
         return buffers is not None and (buffers.region.is_unlinked() or self._control.region.is_unlinked())

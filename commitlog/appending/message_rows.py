@@ -1,4 +1,4 @@
-"""Appends the rows of Arrow batches as messages: those of Spark's sink, and of a server's clients.
+"""Appends the rows of Arrow batches as messages, for Spark's sink and for a server's clients.
 
 The columns are those of the Kafka sink: value, key, topic, headers; and tags, if they are asked
 for. Other columns are ignored. If no row of a batch has headers or tags, the values and keys of
@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS = 80
 
 
 class Sender(Protocol):
-    """What is needed of a producer."""
+    """The part of a producer that is needed here."""
 
     @property
     def message_bytes_max(self) -> int: ...
@@ -53,9 +53,10 @@ def _anything(_topics: Iterable[str]) -> None:
 class MessageRows:
     """Appends the rows of Arrow batches to one producer.
 
-    `topic` is that of all rows; None: the column names it. `check` is called with the topics of a
-    batch before any of its rows is sent. `sent` counts the rows that are accepted, and `receipt` is
-    that of the last one. Raises RecordError, which names the column and the value.
+    `topic` is the topic of all rows; if it is None, the column `topic` has it. `check` is called
+    with the topics of a batch before any of its rows is sent. `sent` counts the accepted rows, and
+    `receipt` is the receipt of the last one. Raises RecordError, which names the column and the
+    value.
     """
 
     def __init__(
@@ -73,7 +74,10 @@ class MessageRows:
         self.receipt: Receipt | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Appends all rows. An error says in `rows_sent` how many rows of all batches are in."""
+        """Appends all rows.
+
+        An error's `rows_sent` says how many rows of all batches are in the log.
+        """
         try:
             self._append(batch)
         except CommitLogError as error:
@@ -99,7 +103,7 @@ class MessageRows:
             raise MessageTooLarge(f"column value: {error}") from None
 
     def _topics(self, columns: Mapping[str, pa.Array]) -> tuple[list[str], Ints | None]:
-        """The topics of a batch, and which one each row has (None: all have the first)."""
+        """The topics of a batch, and the number of each row's topic (None: all have the first)."""
         if self._topic is not None:
             self._check((self._topic,))
             return [self._topic], None
@@ -183,7 +187,7 @@ def _sizes(values: pa.Array) -> Ints:
 
 
 def _keys(column: pa.Array | None) -> list[str | None] | None:
-    """The keys as text, or None if no row has a key. One that is no text is a BytesKey."""
+    """The keys as text, or None if no row has a key. A key that is not text becomes a BytesKey."""
     if column is None or column.null_count == len(column):
         return None
     return [None if key is None else _key(key) for key in as_binary(column).to_pylist()]

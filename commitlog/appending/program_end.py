@@ -1,4 +1,4 @@
-"""What is closed when the program ends, and is left to the parent in a forked child."""
+"""Closes objects when the program ends, and leaves them to the parent in a forked child."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class _Closable(Protocol):
 
 
 _OPEN: weakref.WeakKeyDictionary[_Closable, Callable[[Any], None]] = weakref.WeakKeyDictionary()
-"""In the order in which they were made, each with what leaves it to the parent process."""
+"""Open objects, in the order of their making → the function that leaves one to the parent."""
 _is_registered = False
 
 
 def close_at_end(one: _Closable, leave_to_parent: Callable[[Any], None], *, holds_data: bool = True) -> None:
     """Has an object closed at the end of the program; the last one that was made comes first.
 
-    So rows that are collected come before the producer that sends them. What `holds_data` is closed
-    before all that was registered for the end until now: that closes stores. In a forked child
-    `leave_to_parent` is called with the object instead.
+    So a RowWriter is closed before the producer that sends its rows. An object that `holds_data` is
+    closed before everything that was registered with `atexit` until now, and so before a store is
+    closed. In a forked child, `leave_to_parent` is called with the object instead.
     """
     global _is_registered
     _OPEN[one] = leave_to_parent

@@ -1,4 +1,4 @@
-"""What the messages of rows have in common."""
+"""The arguments of `send_rows` that all its messages have in common."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _is_count(number: object) -> bool:
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What the messages of rows have in common. `Producer.send_rows` says what it means.
+    """The options of `Producer.send_rows`, which explains them.
 
     Raises IllegalArgument.
     """

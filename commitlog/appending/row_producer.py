@@ -58,9 +58,9 @@ class RowProducer:
         models. A message has at most `max_rows` rows and about `max_bytes` bytes. `compression` is
         Arrow's: None, "lz4" or "zstd". The other arguments are those of `send`, for each message.
 
-        Returns the receipt of the last message, which is flushed after all others; None for no
-        rows. The messages are accepted one after the other. `error.rows_sent` says how many rows
-        are in the log when one of them raises; MemoryError has it, too.
+        Returns the receipt of the last message, which is flushed after all others; None if there
+        are no rows. The messages are accepted one after the other. If one of them raises,
+        `error.rows_sent` says how many rows are in the log; a MemoryError has this attribute, too.
 
         Raises what `send` does, MessageTooLarge for a single row that no message holds, and before
         anything is appended:
@@ -91,7 +91,7 @@ class RowProducer:
             with producer.rows("orders") as rows:
                 rows.append(id=1, price=9.5)
 
-        A row that is collected is not accepted yet: see RowWriter. Raises NoSchema, IllegalTopic,
+        A collected row is not accepted yet: see RowWriter. Raises NoSchema, IllegalTopic,
         IllegalArgument.
         """
         how, sending = RowOptions(max_rows=max_rows, wait=False, compression=compression), self._sending()

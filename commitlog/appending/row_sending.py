@@ -21,21 +21,21 @@ from commitlog.schemas.single_rows import SingleRows, Taken, table_of
 from commitlog.schemas.topic_schemas import TopicSchema
 
 OVERHEAD_BYTES = 4096
-"""What a record is expected to take besides its value."""
+"""How many bytes a record takes besides its value, about."""
 R = TypeVar("R")
 TakeRow = Callable[[Any], Taken]
 """Checks and copies a row. Raises IllegalRow."""
 
 
 def _may_round(schema: TopicSchema) -> bool:
-    """Whether a column may be a FLOAT, also within others."""
+    """Whether a column of the schema, or a column within it, may be a FLOAT."""
     return any("float" in str(field.type) for field in schema.columns)
 
 
 class RowSending:
-    """Knows the schemas of the topics that a producer has sent rows to.
+    """Makes messages of rows, and knows the schemas of the topics that a producer sends rows to.
 
-    It gets them by calling `required`, which is TopicSchemas.required or does the same.
+    It gets a schema by `required`, which is TopicSchemas.required or does the same.
     """
 
     def __init__(self, required: Callable[[str, str], TopicSchema]) -> None:
@@ -43,14 +43,14 @@ class RowSending:
         self._latest: dict[str, TopicSchema] = {}
 
     def schema(self, topic: str) -> TopicSchema:
-        """The topic's schema as it was when it was first asked for. Raises NoSchema."""
+        """Returns the topic's schema, as it was at the first call. Raises NoSchema."""
         return self._latest.get(topic) or self._look(topic)
 
     def taking(self, topic: str, message_bytes_max: int) -> TakeRow:
-        """What takes single rows for the topic.
+        """Returns the function that takes single rows for the topic.
 
-        It also imports what Arrow needs for rows: when the interpreter ends, that is too late.
-        Raises what `schema` raises.
+        It also imports the modules that Arrow needs for rows, because at the interpreter's end no
+        module can be imported. Raises what `schema` raises.
         """
         self._table(topic, [], fit)
         bytes_max = message_bytes_max - OVERHEAD_BYTES
@@ -74,7 +74,7 @@ class RowSending:
         return latest
 
     def _table(self, topic: str, rows: R, made: Callable[[R, TopicSchema], pa.Table]) -> tuple[pa.Table, TopicSchema]:
-        """What is made of the rows, and of the topic's schema as it is known, or as it is now."""
+        """Calls `made` with the known schema and, if a row does not fit, with the newest one."""
         schema = self.schema(topic)
         if _may_round(schema):  # a newer schema may have wider columns, and rounding is no error
             schema = self._look(topic)
@@ -89,9 +89,9 @@ class RowSending:
     def messages(
         self, topic: str, rows: Any, how: RowOptions, message_bytes_max: int
     ) -> Iterator[tuple[int, bytes, dict[str, str], bool]]:
-        """The rows as messages: number of rows, value, headers, and whether it is the last.
+        """Makes messages of rows: number of rows, value, headers, and whether it is the last.
 
-        Raises IllegalRow and NoSchema before the first one.
+        Raises IllegalRow and NoSchema before the first message.
         """
         self.schema(topic)  # first: some of what has rows can be read only once
         return _messages(*self._table(topic, read_rows(rows), fit), how, message_bytes_max)
@@ -99,7 +99,7 @@ class RowSending:
     def messages_of_taken(
         self, topic: str, rows: Sequence[Taken], how: RowOptions, message_bytes_max: int
     ) -> Iterator[tuple[int, bytes, dict[str, str], bool]]:
-        """What `messages` gives, of rows that `taking` has taken."""
+        """Makes messages, as `messages` does, of rows that `taking` has taken."""
         return _messages(*self._table(topic, rows, table_of), how, message_bytes_max)
 
 

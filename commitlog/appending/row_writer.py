@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from commitlog.schemas.single_rows import Taken
 
 Messages = Iterator[tuple[int, Callable[[], object]]]
-"""Messages of rows: how many each of them has, and what appends it to the log."""
+"""Messages of rows: the number of rows in each, and the function that appends it to the log."""
 
 
 class RowWriter:
     """Collects the rows of one typed topic. `Producer.rows` makes it.
 
     **A row that is collected is not accepted yet**: it is in this process's memory, and a kill of
-    the process loses it. All collected rows are accepted when one more comes than `max_rows`, when
-    the oldest one has waited for `linger_ms`, and by `flush` and `close`. Leaving a with-block
-    closes it.
+    the process loses it. All collected rows are sent, and accepted, when one row more than
+    `max_rows` comes, when the oldest row has waited for `linger_ms`, and by `flush` and `close`.
+    The end of a with-block closes the writer.
 
     A row that does not fit the schema, or is too large for a message, is refused by the `append`
     that brings it: IllegalRow, MessageTooLarge. The rows before and after it are sent. A thread
-    sends what has waited for `linger_ms`; what it meets, the next call raises, and until then the
-    thread rests.
+    sends the rows that have waited for `linger_ms`. If this fails, the next call raises the error,
+    and until then the thread rests.
 
     Threads may share a writer, and a signal handler may use it. After a KeyboardInterrupt in a call
     the rows of one message may be in the log and collected still: then they are sent twice.
@@ -71,12 +71,13 @@ class RowWriter:
     def append(self, row: Any = None, /, **columns: Any) -> None:
         """Collects one row: its columns by name, or a dictionary, a dataclass or a model.
 
-        The row is not accepted yet. It is copied, with all that is in it: the caller may change its
-        own. Whatever this raises, the row is not collected, and all others are kept.
+        The row is not accepted yet. The writer copies the row with everything in it, so the caller
+        may change his own row. If the call raises, this row is not collected, and all others are
+        kept.
 
         Raises:
         - IllegalRow: the row does not fit the topic's schema. MessageTooLarge: no message holds it.
-        - what sending the rows before it raises. It may be tried again then
+        - the errors of sending the rows before it. The call may be tried again then
         - ProducerClosed after `close`, and IllegalArgument
         """
         if row is not None and columns:
@@ -102,7 +103,7 @@ class RowWriter:
                 self._raise_refused()
 
     def _send_alone(self, row: Taken) -> None:
-        """Sends a large row at once, so that its own `append` hears whether a message holds it."""
+        """Sends a large row at once, so that its own `append` raises if no message holds it."""
         self._is_sending = True
         try:
             for _, send in self._messages_of([row]):
@@ -115,11 +116,11 @@ class RowWriter:
             self._thread = Background(self._send_late, "commitlog-rows")
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends what is collected, and returns when all of it is flushed.
+        """Sends the collected rows, and returns when all of them are flushed.
 
         Raises what `Producer.send_rows` and `Producer.flush` raise, and ConcurrentUse in a signal
         handler that has interrupted a call of this writer: that call sends the rows afterwards.
-        Raises IllegalRow if a row fits no more because the topic has another schema now.
+        Raises IllegalRow if a row does not fit any more, because the topic has another schema now.
         """
         with self._lock:
             if self._error is not None or self._closed:
@@ -132,7 +133,7 @@ class RowWriter:
             self._raise_refused()
 
     def close(self) -> None:
-        """Sends what is collected: it is accepted when this returns.
+        """Sends the collected rows: they are accepted when this returns.
 
         Raises what `Producer.send_rows` raises. Rows that could not be sent are lost then, and a
         note of the error says how many.
@@ -186,7 +187,10 @@ class RowWriter:
             self._is_sending = False
 
     def _raise_refused(self) -> None:
-        """Raises what was not refused by its own `append`: the first one, the others as notes."""
+        """Raises the error of a row that was refused after its `append`.
+
+        Errors of further rows are its notes.
+        """
         refused, self._refused = self._refused, []
         if refused:
             for other in refused[1:]:

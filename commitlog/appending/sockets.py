@@ -1,14 +1,16 @@
 """The ZeroMQ sockets of a user's process: made when they are first needed.
 
 They carry hints only, so no error of a socket reaches a caller. The stages look for work without a
-wakeup too, and a thread that waits for a notice looks every millisecond. libzmq ends the process
-when it can't have the descriptors of a context, so it is asked only where there are enough.
+wakeup too, and a thread that waits for a notice looks every millisecond. libzmq ends the process if
+it can't get the descriptors for a context, so a context is made only if enough descriptors are
+free.
 
 A thread of its own makes each socket, and nobody waits for it. Python raises an exception from a
 signal handler in the main thread only. An exception of this kind may come while a socket is made.
 Its traceback would keep a socket that nobody can close, and the end of a context waits for all of
 its sockets. Garbage may be collected in any thread that uses a socket, and a finalizer that sends
-waits for the producer's token. So who may have the token waits for no other thread here.
+waits for the producer's token. So a thread that may have the token never waits for another thread
+in this module.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ class Sockets:
     def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
         """Wakes a stage, by `how`, if it can have the stage's socket.
 
-        It does not wait, neither for a socket nor for another thread that uses the sockets: that
-        one finds this call when it is done.
+        It waits for no socket, and for no other thread that uses the sockets: that thread finds
+        this call when it is done, and answers it.
         """
         if self._closed:
             return
@@ -65,7 +67,7 @@ class Sockets:
             self._make(stage, lambda context: self._make_bell(context, stage))
 
     def _answer(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
-        """Makes a call, and those that come meanwhile. Or another thread makes this one."""
+        """Makes this call, and calls that come meanwhile; or leaves it to another thread."""
         calls = self._calls
         calls.append((stage, how))
         while calls and not self._closed and self._lock.acquire(blocking=False):
@@ -78,7 +80,7 @@ class Sockets:
                 self._lock.release()
 
     def notices(self, lane: int) -> NoticeSubscriber | None:
-        """The notices about a lane; None where their socket can't be had, or is being made.
+        """Returns the notices about a lane; None if their socket can't be made, or is being made.
 
         Only one thread may use them at a time, until `close`.
         """
@@ -87,7 +89,7 @@ class Sockets:
         return self._notices
 
     def _make(self, what: str, make: Callable[[zmq.Context[zmq.Socket[bytes]]], None]) -> None:
-        """Has a thread make a socket, unless one is at it, or that is impossible now."""
+        """Starts a thread that makes a socket, unless one does already or that is impossible."""
         if what in self._being_made or self._closed:
             return
         if not are_free(_MORE_DESCRIPTORS if self._context else _FIRST_DESCRIPTORS):

@@ -1,14 +1,14 @@
-"""Turns of the threads that share a producer: a thread that has waited long is let in.
+"""Gives turns to the threads that share a producer: a thread that has waited long is let in.
 
 A producer's calls exclude one another by a token (producer.py), which costs nothing while one
-thread is alone. The token is not fair. Suppose that a call lets go of the interpreter (a pwrite
-does), or is short beside the interpreter's switch interval. Then a thread in a loop has the token
-whenever another thread looks. So a thread that has waited for a while stands in a line. A thread
-that has put the token back and sees the line sleeps until the first of the line has come in. That
-happens only once in a while, because a change of threads costs as much as many messages.
+thread is alone. The token is not fair. A call may let go of the interpreter (a pwrite does), or be
+much shorter than the interpreter's switch interval. Then a thread that calls in a loop has the
+token whenever another thread looks. So a thread that has waited for a while stands in a line. A
+thread that puts the token back and sees the line sleeps until the first of the line has come in.
+This happens only once in a while, because a change of threads costs as much as many messages.
 
 Greenlets of one thread are treated as threads: they wait by `time.sleep` and a lock's `acquire`,
-which gevent has to have replaced.
+which gevent must have replaced.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ Tell = Callable[[Outcome], object]
 Due = tuple[Tell, Outcome]
 
 _TIDY_ABOVE = 1_000
-"""How many waiters that were told may stay in a queue, besides twice the outstanding ones."""
+"""How many entries a queue may have beyond twice the number of waiters.
+
+If it has more, the entries of waiters that were told are dropped.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +48,11 @@ _Heap = list[tuple[float, int, Waiter]]
 class Waiters:
     """Outstanding callbacks, sorted by the place they wait for and by when they give up.
 
-    So none of them waits for another. `words` name the levels, and a row has for each word the
-    place up to which all have reached that level. Only one thread may use it at a time, but any
-    thread may call `is_any_reached` and `withdraw`.
-
-    `due` has those whose wait is over, with its outcome, until `tell_due` has told them. Where
-    memory is short, a waiter is in the queues or in `due`, and the call may be repeated.
+    So no waiter waits for another one. `words` name the levels, and a row has for each word the
+    place up to which everything has reached that level. Only one thread may use the object at a
+    time, but any thread may call `is_any_reached` and `withdraw`. `due` has the waiters whose wait
+    is over, with the outcome, until `tell_due` has told them. If memory is short, a waiter is
+    either in the queues or in `due`, and the call may be repeated.
     """
 
     def __init__(self, words: Iterable[Word]) -> None:
@@ -107,7 +109,7 @@ class Waiters:
         return bool(self.due)
 
     def take_patient(self, error: CommitLogError, since: float) -> bool:
-        """Makes those due that are told of faults, and came before a time in monotonic ns."""
+        """Makes the waiters due that are told of faults and came before a time (monotonic ns)."""
         waiters = self._of_faults
         while waiters and (waiters[0].tell is None or waiters[0].since < since):
             self._turn_out(waiters[0], error)
@@ -128,7 +130,10 @@ class Waiters:
         return bool(self.due)
 
     def tell_due(self) -> None:
-        """Tells those that are due. An error in a callback is logged, and stops no other one."""
+        """Tells the waiters that are due.
+
+        An error in a callback is logged, and stops no other callback.
+        """
         while self.due:
             _call(*self.due[0])
             self.due.popleft()
@@ -143,7 +148,7 @@ class Waiters:
 
     @property
     def next_deadline(self) -> float:
-        """When the next waiter gives up, in monotonic ns, or one that was told would have."""
+        """When the next waiter gives up, in monotonic ns. It may be one that was told already."""
         return self._by_deadline[0][0] if self._by_deadline else math.inf
 
     @property
@@ -175,7 +180,7 @@ def check_callback(callback: object) -> None:
 
 
 def _call(tell: Tell, outcome: Outcome) -> None:
-    """Calls a user's callback, once: if this raises, it was not called."""
+    """Calls a user's callback once. If this function raises, the callback was not called."""
     try:
         tell(outcome)
     except BaseException:  # sys.exit() too: it would end the thread that tells all the others
@@ -184,7 +189,7 @@ def _call(tell: Tell, outcome: Outcome) -> None:
 
 
 async def told(enlist: Callable[[Tell], Waiter], withdraw: Callable[[Waiter], None]) -> PutMessageStatus:
-    """Waits in asyncio for what a waiter is told. Raises it if it is an error.
+    """Waits in asyncio for a waiter's outcome. If the outcome is an error, raises it.
 
     A cancelled wait leaves nothing behind.
     """

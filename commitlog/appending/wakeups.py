@@ -36,7 +36,7 @@ _NEWS = b"CLR1"
 _HIGH_WATER_MARK = 64
 _MAX_FRAME_BYTES = 64
 FLUSHED_NOTICES, REPLICATED_NOTICES = "notices", "replicated"
-"""Who publishes notices, as the name of the socket: the flusher, and the HAService."""
+"""Names of the sockets for notices: of those from the flusher, and of those from the HAService."""
 _FRAMES_AT_ONCE = 1000
 
 
@@ -85,8 +85,8 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
 class WakeupReceiver:
     """A stage's bell: receives wakeups. The stage holds its lock before it makes one.
 
-    `fd` becomes readable when a frame comes, and stays so until `drain` has taken all frames. After
-    a `drain` that has left some, it says nothing of them. Seldom it is readable without a frame.
+    `fd` becomes readable when a frame comes, and stays so until `drain` has taken all frames. If a
+    `drain` has left frames, `fd` does not show them. Sometimes `fd` is readable without a frame.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stage: str) -> None:
@@ -135,7 +135,7 @@ class WakeupSender:
             self.ring()
 
     def hurry(self) -> None:
-        """Wakes the stage also while it rests after work: somebody waits for a synchronous flush.
+        """Wakes the stage even from its rest after work, because somebody waits for a flush.
 
         If the stage begins its rest at this very moment, it is not woken. It looks for work again
         when the rest is over.
@@ -154,7 +154,7 @@ class WakeupSender:
 
 
 class NoticePublisher:
-    """The side of offset notices that sends them: the flusher's, or the HAService's."""
+    """Sends offset notices, in the flusher or in the HAService."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, name: str = FLUSHED_NOTICES) -> None:
         self._socket = _socket(context, zmq.PUB)
@@ -165,7 +165,7 @@ class NoticePublisher:
             raise
 
     def tell_readers(self) -> None:
-        """Says that there is more to read. It costs a microsecond where nobody listens."""
+        """Tells readers that there is more to read. It costs a microsecond if nobody listens."""
         with contextlib.suppress(zmq.ZMQError):
             self._socket.send(_NEWS, zmq.NOBLOCK)
 
@@ -199,9 +199,9 @@ class NoticeSubscriber:
             _connected(self._socket, directory, name)
 
     def wait(self, milliseconds: int) -> bool:
-        """Returns at the next notice, or after the limit. The caller reads shared memory then.
+        """Returns at the next notice, or after the limit, and says whether a notice came.
 
-        It says whether there was a notice.
+        The caller then reads shared memory.
         """
         if not self._socket.poll(milliseconds):
             return False

@@ -1,7 +1,7 @@
 """The place where a producer writes next: a segment's write buffer or, in direct mode, its file.
 
-Where a record does not fit, the producer ends the segment with BLANK (RocketMQ's END_OF_FILE) and
-rolls into the next one. There it waits for a free buffer, or for the file: this is the
+If a record does not fit, the producer ends the segment with BLANK (RocketMQ's END_OF_FILE) and
+rolls into the next segment. It waits for a free buffer there, or for the file: this wait is the
 back-pressure.
 """
 
@@ -79,7 +79,7 @@ class WritePlace:
             self.append = buffers.writer(self._segment, position)
 
     def view(self, where: int, size: int) -> memoryview:
-        """Memory for `size` bytes at `where`, where there is room. `store` puts them in place."""
+        """Memory for `size` bytes at `where`, which must fit. `store` puts them in place."""
         if isinstance(self._slot, DirectSegment):
             return memoryview(bytearray(size))
         return self._slot[where - self.start : where - self.start + size]
@@ -158,7 +158,7 @@ class WritePlace:
             return row[Lane.ALLOCATED] > start and row[Lane.OPENED] > start
 
         def served_others() -> int:
-            """How many segments the allocator has made; −1 once it has made this one."""
+            """How many segments the allocator has made; −1 once it has made this segment."""
             return allocator_row[Stage.ACTIONS] if row[Lane.ALLOCATED] <= start else -1
 
         if not is_ready():
@@ -178,9 +178,9 @@ class WritePlace:
     ) -> None:
         """Waits until the condition holds, and counts the wait.
 
-        Raises the fault of a stage, or `late(limit_ms, since)` at the limit, where `since` is when
-        the limit began (monotonic ns). It begins again whenever `served` changes: then the stage
-        works for others, and has not come to this lane yet.
+        Raises the fault of a stage. At the limit it raises `late(limit_ms, since)`; `since` is the
+        time at which the limit began (monotonic ns). The limit begins again whenever `served`
+        changes, because then the stage works for other lanes and has not come to this one yet.
         """
         row, clock = self._row, self._clock
         began = since = clock.monotonic_ns()

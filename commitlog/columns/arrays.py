@@ -3,10 +3,10 @@
 If pandas is installed, `pa.array` and similar functions import it, which costs each worker 0.3 s
 and 40 MB. So everything here is made by `Array.from_buffers`.
 
-One `take` brings bytes together that are not next to each other. For large items it is that of the
-native core. Without it, and for small items, it is Arrow's: a binary array is laid over the whole
-buffer. Its items are, in turn, a wanted range and the bytes up to the next wanted range. Then the
-wanted items are taken.
+A `take` brings bytes together that are not next to each other. For large items it is the native
+core's `take`. Without the core, and for small items, it is Arrow's. For Arrow, a binary array is
+laid over the whole buffer. Its items are, in turn, a wanted range and the bytes up to the next
+wanted range. Then every second item is taken.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def indices(values: Ints) -> pa.Array:
 
 
 def take_spans(buffer: pa.Buffer, spans: Spans, kind: pa.DataType, which: Ints | None = None) -> pa.Array:
-    """The spans' bytes as a binary or string array.
+    """Makes a binary or string array of the spans' bytes.
 
-    `which` has the number of the span of each item, and −1 makes a null. Without `which`, each span
+    `which` gives the number of the span for each item; −1 makes a null. Without `which`, each span
     is one item.
     """
     count = len(spans.start)

@@ -132,8 +132,8 @@ def cut(places: Places, most_bytes: int) -> Iterator[Places]:
 def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
     """The layout of a V1 record from its body's end to its first property's name.
 
-    The second value is what some of its fields must be. The topic and its length are read as a few
-    numbers, because numpy compares numbers many times faster than strings.
+    Returns the dtype, and the values that some of its fields must have. Topic and its length are
+    read as a few numbers, because numpy compares numbers many times faster than strings.
     """
     text = bytes([len(topic) & 0xFF]) + topic
     fields: list[tuple[str, str]] = []
@@ -149,9 +149,9 @@ def usual_tail(topic: bytes) -> tuple[np.dtype[np.void], dict[str, int]]:
 
 
 def words_of(start: int, end: int) -> Iterator[tuple[int, str]]:
-    """The numbers that cover the bytes [start, end), of which there are at least four.
+    """Covers the bytes [start, end), at least four, with numbers: place and type of each.
 
-    Each is a place and a type. They may overlap.
+    The numbers may overlap.
     """
     width = 8 if end - start >= 8 else 4
     for at in (*range(start, end - width, width), end - width):
@@ -255,7 +255,10 @@ class Decoder:
 
     @cached_property
     def heads(self) -> npt.NDArray[Any]:
-        """Of type HEAD_V4, so the fields after an IPv6 host are wrong: they lie at other places."""
+        """The records' heads as HEAD_V4.
+
+        Fields behind an IPv6 host are wrong, because they lie elsewhere.
+        """
         return self.segment.gather_as(HEAD_V4, self.places.at)
 
     @cached_property
@@ -264,7 +267,7 @@ class Decoder:
 
     @cached_property
     def stored_at(self) -> Ints:
-        """Where the store timestamps are."""
+        """The places of the records' store timestamps in the segment."""
         born_more = HOST_V6_MORE * ((self.sys_flag & SysFlag.BORN_HOST_V6) != 0)
         stored_at: Ints = self.places.at + STORE_TIMESTAMP_AT + born_more
         return stored_at
@@ -370,7 +373,7 @@ class Decoder:
         return arrays.take_spans(pa.py_buffer(self.pairs.data), spans, kind, which)
 
     def keys(self, kind: pa.DataType) -> pa.Array:
-        """The keys as bytes, also those that a record has as base64."""
+        """The keys as bytes. A key that the record has in base64 is decoded."""
         keys = self.property_values(b"KEYS", kind)
         coded = self.property_values(BYTES_KEY_NAME.encode(), kind)
         if coded.null_count == self.count:

@@ -3,8 +3,8 @@
 Arrow's JSON reader parses many values at a time. It takes them as one stream, in which a value that
 is cut off could run into the next one. So each value gets its number as a first field, and a parse
 counts only if all numbers come back in order. Values that Arrow refuses are looked at one by one,
-by the rules of Spark's JSON reader: what a column can't hold is null there, and the value counts as
-malformed.
+by the rules of Spark's JSON reader: if a column can't hold a field, it gets null, and the value
+counts as malformed.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from commitlog.schemas.types import METADATA_COLUMNS
 _NUMBER = "\x01number"
 _PREFIX_DIGITS = 9
 _ONE_BY_ONE = 32
-"""Values that Arrow refuses are halved until there are so few."""
+"""A group of values that Arrow refuses is halved until it has this number of values."""
 _SHOWN_BYTES = 80
 _DEPTH_MOST = 500
-"""Values that are nested deeper are malformed: Python's parser would end where its stack does."""
+"""Values that are nested deeper are malformed, because Python's parser would overflow its stack."""
 _NOT_NUMBERS = {"NaN": math.nan} | {
     text: float(text) for text in ("Infinity", "+Infinity", "+INF", "-Infinity", "-INF")
 }
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-"""What Java takes for a decimal. Python takes more: white space, and `_` between digits."""
+"""The texts that Java takes for a decimal. Python takes others too, such as ` 1` and `1_0`."""
 _REFUSED = (pa.ArrowException, ValueError, ArithmeticError, OSError)
 
 
@@ -60,7 +60,7 @@ class JsonRows:
     _fields: list[pa.Field] = field(init=False)
     _reading: pa.Schema | None = field(init=False)
     _decimals: list[int] = field(init=False)
-    """The places of the fields that have decimals."""
+    """The numbers of the fields that have decimals in them."""
 
     def __post_init__(self) -> None:
         special = {*METADATA_COLUMNS, self.options.corrupt_column}
@@ -73,7 +73,7 @@ class JsonRows:
             self._reading = pa.schema([(_NUMBER, pa.int64()), *zip(names, kinds, strict=True)])
 
     def batches(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        """The rows of the decoder's messages: one for each, without those that are left out.
+        """Gives the rows of the decoder's messages: one for each message that is not left out.
 
         Raises MalformedValue in mode FAILFAST.
         """
@@ -168,7 +168,7 @@ class JsonRows:
 
 @cache
 def _prefixes(count: int) -> pa.Array:
-    """A first field `{"\\u0001number":       17,` for each value, in place of its bracket."""
+    """A first field `{"\\u0001number": 17,` for each value, in place of its bracket."""
     head, tail = b'\n{"\\u0001number":', b","
     width = len(head) + _PREFIX_DIGITS + len(tail)
     numbers = np.char.rjust(np.arange(count).astype(f"S{_PREFIX_DIGITS}"), _PREFIX_DIGITS)
@@ -196,7 +196,10 @@ def _parsed_as(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _with_times(read: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What was read as `_parsed_as` says, as its own type. Raises ValueError for unusual times."""
+    """Turns an array of the type from `_parsed_as` into its final type.
+
+    Raises ValueError for unusual times.
+    """
     if read.type == kind:
         return read
     if pa.types.is_temporal(kind):
@@ -253,11 +256,11 @@ def _depth(text: str) -> int:
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 _DIGITS_MOST = 1000
-"""Whole numbers of more digits are no int: that takes long, and Python refuses the longest."""
+"""Whole numbers with more digits become a Decimal: an int would take long, or Python refuses it."""
 
 
 class _MinusZero(int):
-    """The whole number -0, which is a number of its own as a float."""
+    """The whole number -0. As a float it differs from 0."""
 
     def __float__(self) -> float:
         return -0.0
@@ -280,7 +283,7 @@ class _Part(Exception):
 
 
 def _converted(value: Any, kind: pa.DataType) -> Any:
-    """A value of JSON as one of the type, as Spark converts it. Raises ValueError."""
+    """Converts a value of JSON to a type as Spark does. Raises ValueError."""
     if value is None:
         return None
     for is_kind, convert in _CONVERT:
@@ -380,7 +383,10 @@ def _list(value: Any, kind: pa.DataType) -> list[Any]:
 
 
 def _held(values: Iterable[Any], kind: pa.DataType) -> list[Any]:
-    """The values of an array or a map. Raises _Part where only fields of structs can't be held."""
+    """Converts the values of an array or a map.
+
+    Raises _Part if only fields of structs can't be held.
+    """
     found, is_whole = [], True
     for value in values:
         try:

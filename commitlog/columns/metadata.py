@@ -14,10 +14,10 @@ from commitlog.record.byte_ranges import Ints
 
 
 def metadata_columns(decoder: Decoder, names: Iterable[str], messages: Ints, counts: Ints) -> dict[str, pa.Array]:
-    """These columns of some rows.
+    """Makes the metadata columns `names` of some rows.
 
-    `messages` has the numbers of their messages in the decoder, and `counts` how many of the rows
-    each of them has.
+    `messages` are the numbers of the rows' messages in the decoder, and `counts` says how many rows
+    each message has.
     """
     source = _Source(decoder, np.repeat(messages, counts), counts)
     return {name: _BUILDERS[name](source) for name in names}

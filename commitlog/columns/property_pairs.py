@@ -39,7 +39,7 @@ class Pairs:
 
     @classmethod
     def none(cls, rows: int) -> Pairs:
-        """Those of records that have no pairs."""
+        """The pairs of records that have none."""
         return cls(rows, np.empty(0, np.uint8), _EMPTY, _EMPTY, _EMPTY, _EMPTY)
 
     def select(self, mask: Mask) -> Pairs:

@@ -1,4 +1,4 @@
-"""What a read is to give: slices of lanes, and what becomes of values, damage and loss."""
+"""The plan of a read: slices of lanes, and how values, damage and loss are treated."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Slice:
 
 
 def slices_of(index: LaneIndex, topic: str, begin: int, end: int) -> list[Slice]:
-    """The queue offsets [begin, end) of a topic: those with consume queue entries, then the others.
+    """Makes slices of a topic's queue offsets [begin, end), all of which the lane has.
 
-    The lane has them all.
+    The first slice has the rows with consume queue entries, the second the rows without.
     """
     queue = index.queues[topic]
     middle = min(max(queue.indexed, begin), end)
@@ -47,14 +47,15 @@ def slices_of(index: LaneIndex, topic: str, begin: int, end: int) -> list[Slice]
 
 Isolation = Literal["flushed", "committed"]
 Values = Literal["bytes", "columns", "json"]
-"""What becomes of a value: one column of bytes, its topic's columns, or the fields of JSON."""
+"""How a value is shown: as one column of bytes, as its topic's columns, or as the fields of JSON.
+"""
 
 JsonMode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What errors and warnings call the ways out: options that the user of a reader can give."""
+    """The names of options in errors and warnings, in the words of the reader's user."""
 
     option: str = "Option"
     ignore_corrupt: str = "ignoreCorruptRecords=true"
@@ -75,11 +76,11 @@ _WORDINGS = {
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a user has chosen of how to read. His door makes it, and the decoder looks at it.
+    """The options of a read. The user's door (`reader`) makes the object, and the decoder uses it.
 
-    It travels as it is: in a plan, in a task of Spark, in a ticket of a server. `mode` and
-    `corrupt_column` are Spark's options for JSON; that column has the text of malformed values.
-    `reader` is the user's door, whose names of options errors give.
+    The object goes unchanged through plans, Spark's tasks and a server's tickets. `mode` and
+    `corrupt_column` are Spark's options for JSON. The corrupt column has the text of malformed
+    values. `reader` also decides by which names errors call the options.
     """
 
     isolation: Isolation = "flushed"

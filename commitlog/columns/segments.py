@@ -52,8 +52,8 @@ class Segment:
 class SegmentCache:
     """The mapped segments that were used last, by device and inode.
 
-    Threads may use it at the same time: each step on the dictionary is one operation, and finds
-    what another thread has taken away meanwhile.
+    Threads may use it at the same time: each step on the dictionary is one operation, and copes
+    with an entry that another thread has taken away meanwhile.
     """
 
     def __init__(self, channel: FileChannel = DISK, limit: int = MAPPINGS_MAX) -> None:

@@ -50,9 +50,9 @@ def read_slices(
 ) -> Iterator[pa.RecordBatch]:
     """All rows of the plan, as batches of the schema. `segments` keeps the files that it maps.
 
-    `warn` is told of rows that are left out, where the plan allows that.
-    Raises what `SliceReader.batches` does, for columns what TypedRows does, and DataLoss if another
-    store takes the place of the plan's.
+    `warn` is told of rows that are left out, if the plan allows that. Raises the errors of
+    `SliceReader.batches`, for columns those of TypedRows, and DataLoss if another store takes the
+    place of the planned one.
     """
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
     if plan.options.values == "columns":
@@ -82,7 +82,10 @@ class _PlannedStore:
         self._stamp: tuple[int, int] | None = None
 
     def check(self) -> None:
-        """Raises DataLoss if another store is there. Where none is, what is open is its own."""
+        """Raises DataLoss if another store is at the path.
+
+        If none is there, the open files are still the right ones.
+        """
         if self._plan.one_log:
             return
         stamp = self._directory.file_stamp()
@@ -110,13 +113,13 @@ class SliceReader:
         self.walk_from = piece.walk_from
         self.damage = Damage.load(self.lane_directory)
         self.corrupt: list[tuple[int, str]] = []
-        """Queue offset of each row that was left out, and why."""
+        """Queue offset → reason, for each row that was left out."""
         self.lost = 0
         """How many rows retention has removed before they were read."""
         self._first_lost = -1
         self._walks = False  # the walk may find rows whose entries led to damage
         self._missing = ""
-        """The last segment file that a walk has not found."""
+        """The last segment file that was missing in a walk."""
 
     def batches(self, build: Build) -> Iterator[pa.RecordBatch]:
         """Reads all rows of the slice, in order.
@@ -200,7 +203,7 @@ class SliceReader:
     def _unindexed(self, build: Build) -> Iterator[pa.RecordBatch]:
         """The rows that had no entry when they were planned.
 
-        Retention removes a segment only after all its records have entries. So where a segment is
+        Retention removes a segment only after all its records have entries. So if a segment is
         gone, the entries are read once more. Raises DataLoss.
         """
         while self.next < self.slice.end:
@@ -268,9 +271,9 @@ class SliceReader:
         return self._walked_last.map
 
     def _first_kept(self) -> int:
-        """Where the log begins now: retention has deleted what was below.
+        """The log's begin now: retention has deleted everything below it.
 
-        Any other file that is missing is damage.
+        Any other missing file is damage.
         """
         view = open_view(self.plan.path)
         try:
@@ -318,9 +321,10 @@ class SliceReader:
     def _runs(
         self, segment: Segment, places: Places, damaged: dict[int, str], without_rows: dict[int, str]
     ) -> Iterator[Places]:
-        """The runs of good rows between the wrong ones. A wrong row is an error, or is left out.
+        """Gives the runs of good rows between the wrong ones.
 
-        The error comes when the good rows before it have been given out.
+        A wrong row raises an error or is left out. The error comes after the good rows before it
+        were given out.
         """
         begin, wrong = 0, without_rows | damaged
         for row in sorted(wrong):
@@ -341,8 +345,8 @@ class SliceReader:
     def _leave_out(self, offsets: range, reason: str, file: str | None, where: int, way_out: str | None = None) -> None:
         """Raises CorruptRecord, or counts the rows if corrupt ones are to be ignored.
 
-        Without a `file` it raises DamagedFile: the reason names one that is missing or damaged.
-        Before the walk of the log it always raises, because the walk may find the rows.
+        Without a `file` it raises DamagedFile: the reason names the missing or damaged file. Before
+        the walk of the log it always raises, because the walk may still find the rows.
         """
         if not self.plan.options.ignore_corrupt or (self.walk_from >= 0 and not self._walks):
             count = f" and {len(offsets) - 1} more" if len(offsets) > 1 else ""

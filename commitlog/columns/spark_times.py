@@ -1,6 +1,6 @@
-"""Texts as dates and times, by the rules of Spark's casts and of its JSON reader.
+"""Reads texts as dates and times, by the rules of Spark's casts and of its JSON reader.
 
-The numbers are those of Arrow's columns, because Python has no years before 1 and after 9999.
+The results are numbers, as in Arrow's columns, because Python has no years before 1 and after 9999.
 Three of Spark's rules are left out: a time without a date, Java's own short names of zones, and a
 region's time in a year that Python does not have. docs/typed-topics.md names them.
 """
@@ -36,9 +36,9 @@ _USUAL_TIME = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_USUAL_CLOCK}{_USUAL_ZONE
 
 
 def times_of(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Texts in the usual forms as dates or timestamps: as `day_number` and `microseconds` do it.
+    """Reads texts in the usual forms, many at a time, like `day_number` and `microseconds`.
 
-    Raises ValueError where one has another form.
+    Raises ValueError if a text has another form.
     """
     if pa.types.is_date(kind):
         is_usual = pc.equal(pc.binary_length(texts), _USUAL_DATE_BYTES)  # a cast takes only one form so long
@@ -81,21 +81,24 @@ def microseconds(text: str, *, has_zone: bool) -> int:
 
 
 def checked(microseconds: int) -> int:
-    """Raises ValueError where a column can't hold it."""
+    """Returns a time, or raises ValueError if a column can't hold it."""
     if not -_INT64 <= microseconds < _INT64:
         raise ValueError("out of range")
     return microseconds
 
 
 def _days(year: str, month: str | None, day: str | None) -> int:
-    """Gregorian, also before there was such a calendar. Raises ValueError."""
+    """Days since 1970 of a Gregorian date, even before that calendar. Raises ValueError."""
     cycles, in_cycle = divmod(int(year), _SHIFTED_YEARS)
     shifted = datetime.date(in_cycle + _SHIFTED_YEARS, int(month or 1), int(day or 1))  # cycles have equal days
     return (shifted - datetime.date(1970, 1, 1)).days + (cycles - 1) * 146_097
 
 
 def _offset(zone: str, seconds: int) -> int:
-    """Seconds that a zone's clocks are ahead of UTC when they show this time. Raises ValueError."""
+    """How many seconds a zone's clocks are ahead of UTC when they show this time.
+
+    Raises ValueError.
+    """
     if zone in ("Z", "UTC", "GMT", "UT"):
         return 0
     found = _OFFSET.fullmatch(zone)

@@ -53,8 +53,8 @@ class WrongRows(CorruptRecord):
 class TypedRows:
     """Makes batches of `schema`: columns of the topic, and metadata columns.
 
-    `schemas` has the versions that messages were written with. `read_anew` is what an error tells
-    the user to do to get the newest schema.
+    `schemas` has the versions with which messages were written. `read_anew` is the advice in
+    errors: how the user gets the newest schema.
     """
 
     schemas: TopicSchemas
@@ -70,8 +70,8 @@ class TypedRows:
     def batches(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         """All rows of the decoder's messages, in order.
 
-        Raises WrongRows and TooMuchUnpacked before it yields anything. Raises SchemaConflict where
-        `schema` can't hold a message, and StoreDamaged where a version is missing.
+        Raises WrongRows and TooMuchUnpacked before it yields anything. Raises SchemaConflict if
+        `schema` can't hold a message, and StoreDamaged if a version is missing.
         """
         messages = self._messages(decoder)
         begin, rows = 0, 0
@@ -143,7 +143,7 @@ class TypedRows:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _fitted(self, batch: pa.RecordBatch, column: pa.Field, schema: TopicSchema, rows: int) -> pa.Array:
-        """A column as it is wanted: null where the version lacks it, wider where it grew."""
+        """Fits a column to the wanted type: nulls if the version lacks it, wider if it grew."""
         index = batch.schema.get_field_index(column.name)
         if index < 0:
             if not column.nullable:
@@ -174,7 +174,7 @@ _HEADERS = (CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER, COMPRESSION_HEADER)
 
 
 def _texts(decoder: Decoder, header: str) -> list[str | None]:
-    """A header of each message. One that is no UTF-8 is not ours."""
+    """One header of each message as text. Only a foreign header has bytes that are not UTF-8."""
     values = decoder.property_values(header.encode(), pa.binary()).to_pylist()
     return [None if value is None else value.decode(errors="replace") for value in values]
 

@@ -1,7 +1,7 @@
-"""How many bytes a compressed message takes when it is unpacked.
+"""Finds how many bytes a compressed message takes when it is unpacked.
 
-Compressed data can be a thousand times as large as it looks, in honest messages and in hostile
-ones. So a size is asked for before memory is taken.
+Compressed data can unpack to a thousand times its size, in honest messages and in hostile ones. So
+the size is checked before memory is taken.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pyarrow as pa
 UNPACKED_BYTES_MAX = 128 << 20
 """Compressed messages are unpacked together only while they take no more than this."""
 UNPACKED_MESSAGE_BYTES_MAX = (1 << 31) - 1
-"""A column of text or bytes has no more in Arrow, and a batch no more for Spark."""
+"""The largest size of a column of text or bytes in Arrow, and of a batch for Spark."""
 
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
 """Fields of Arrow's flatbuffers: `Message.header`, and two of `RecordBatch`."""
 _PREFIX = struct.Struct("<iiI")
-"""What a message begins with: -1, the length of its metadata, and where its table is in them."""
+"""The first bytes of a message: -1, the length of its metadata, and where its table is in them."""
 _METADATA = 8
 _SHORT, _LONG, _OFFSET = (
     struct.Struct("<H").unpack_from,
@@ -30,14 +30,14 @@ _NOT_COMPRESSED = -1
 
 
 class TooMuchUnpacked(Exception):
-    """Several messages pass UNPACKED_BYTES_MAX together: fewer are to be read at a time."""
+    """Several messages pass UNPACKED_BYTES_MAX together. The reader must take fewer at a time."""
 
 
 def check_batch_size(value: pa.Buffer) -> None:
-    """Checks what a compressed record batch says that it unpacks to.
+    """Checks the size to which a compressed record batch says that it unpacks.
 
-    Raises ValueError if it is too much or not a size. Raises ArrowException and struct.error if it
-    is no message.
+    Raises ValueError if it is too large or not a size. Raises ArrowException and struct.error if
+    the value is not a message.
     """
     message = pa.ipc.read_message(value)  # it checks the metadata
     if message.type != "record batch":
@@ -60,7 +60,7 @@ def check_batch_size(value: pa.Buffer) -> None:
 def is_compressed(value: pa.Buffer) -> bool:
     """Whether a record batch says that its buffers are compressed.
 
-    Raises ValueError and struct.error if it is no message.
+    Raises ValueError and struct.error if the value is not a message.
     """
     mark, _, table = _PREFIX.unpack_from(value)
     if mark != -1:
