@@ -1,4 +1,4 @@
-"""Where a served store is, and what proves to its server who asks.
+"""The address of a served store, and the credentials that a client shows to its server.
 
     commitlog+tls://host:4433/orders-store      commitlog+tls://first,second:4434/orders-store
     commitlog://localhost:4433/orders-store
@@ -28,8 +28,8 @@ class Credentials:
     """A client's token, and files in PEM format. Only the names of files leave this process.
 
     `token` is the token itself, and `token_file` a file that holds nothing else. `ca_file` has the
-    authorities that servers' certificates are checked with; without it, those that gRPC brings
-    along count. `cert_file` and `key_file` are the client's own.
+    authorities that servers' certificates are checked with; without it, the authorities that come
+    with gRPC count. `cert_file` and `key_file` are the client's own.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -41,7 +41,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class CredentialNames:
-    """What a user calls the fields of Credentials, and the URL: errors name what he can give."""
+    """The user's names for the fields of Credentials and for the URL. Errors use these names."""
 
     token: str = "token"
     token_file: str = "token_file"
@@ -61,7 +61,7 @@ OF_COMMAND_LINE = CredentialNames("--token-file", "--token-file", "--ca-file", "
 
 @dataclass(frozen=True)
 class Address:
-    """A store of one or more servers. `names` are those of the user who has given the address."""
+    """A store at one or more servers. `names` are the names that the address's user knows."""
 
     hosts: tuple[tuple[str, int], ...]
     store: str
@@ -70,13 +70,13 @@ class Address:
     names: CredentialNames = field(default=OF_READ_ARROW, compare=False)
 
     def __str__(self) -> str:
-        """The URL, which has no credentials. Without a store it is that of the server."""
+        """The URL, without credentials. If no store is named, it is the server's URL."""
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.hosts)
         store = f"/{quote(self.store)}" if self.store else ""
         return f"{'commitlog+tls' if self.tls else 'commitlog'}://{hosts}{store}"
 
     def with_credentials(self, credentials: Credentials) -> Address:
-        """The same store, asked with these credentials."""
+        """Returns the address of the same store with these credentials."""
         return replace(self, credentials=credentials)
 
 
@@ -152,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """A URL for an error, without what may be a secret: a password, what follows the store."""
+    """A URL for an error's text, without possible secrets: a password, text behind the store."""
     scheme, separator, place = url.strip().partition("://")
     if not separator:
         scheme, place = "", scheme

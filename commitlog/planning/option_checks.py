@@ -1,4 +1,4 @@
-"""Which options go together: in any read, in a batch, in a stream, with a RocketMQ store root."""
+"""Checks which options go together, in any read, a batch, a stream, or with a RocketMQ root."""
 
 from __future__ import annotations
 

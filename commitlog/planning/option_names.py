@@ -1,4 +1,4 @@
-"""Which options there are: of the source, of the sink, of a query; and what Kafka's are here.
+"""The names of options: of the source, the sink, a query; and what takes the place of Kafka's.
 
 Spark gives the names in lower case. Errors show them in their documented spelling.
 """
@@ -74,8 +74,8 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
 def check_table(options: Iterable[str]) -> None:
     """Raises OptionError for a table of Spark's catalog.
 
-    Spark makes the source with the table's properties when it makes the table, and with nothing at
-    all when it reads it.
+    When Spark creates the table, it makes the source with the table's properties. When it reads the
+    table, it makes the source with no options at all.
     """
     names = {name.lower() for name in options}
     if names and not names >= _TABLE_PROPERTIES:
@@ -90,8 +90,8 @@ def check_table(options: Iterable[str]) -> None:
 def check_direction(options: Iterable[str]) -> None:
     """Raises OptionError for options of a source and of a sink together.
 
-    It is not known yet which of the two will be made. A source always names its topics, so a source
-    that was given an option of a sink is always found.
+    At this point nobody knows which of the two will be made. A source always names its topics, so
+    options of a sink beside them are always found.
     """
     given = {name.lower() for name in options}
     reading, writing = (
@@ -106,6 +106,6 @@ def check_direction(options: Iterable[str]) -> None:
 
 
 def spelled(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a source by their documented names, without those of None."""
+    """The options of a source by their documented names. Those that are None are left out."""
     values = {SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SPELLING}
     return {name: value for name, value in values.items() if value is not None}

@@ -14,7 +14,7 @@ _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_
 
 
 def bad(option: str, value: object, allowed: str) -> OptionError:
-    """The error for an option's value that is not allowed."""
+    """Makes the error for an option's value that is not allowed."""
     return OptionError(f"option {option}: {str(value)[:200]!r} is not allowed; {allowed}")
 
 

@@ -36,7 +36,7 @@ from commitlog.reading.starting_point import (
 class Bound:
     """Where a read begins or ends: a start for all queues, or offsets or times (ms) for some.
 
-    Queues that `offsets` or `times` do not name get `start`. If it is `strict`, a time after the
+    Queues that `offsets` or `times` do not name get `start`. In a `strict` bound, a time after the
     last message is an error.
     """
 
@@ -49,7 +49,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which topics to read, and which lanes of them. Exactly one of the three is given."""
+    """The topics to read, and maybe only some of their lanes.
+
+    Exactly one of the three fields is given.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -58,8 +61,8 @@ class Subscription:
     def chosen(self, present: list[str]) -> list[str]:
         """The topics to read, sorted.
 
-        These are the topics that match the pattern, or the named topics, whether they are present
-        or not.
+        These are the present topics that match the pattern, or all named topics, even those that do
+        not exist.
         """
         if self.pattern is not None:
             return sorted(topic for topic in present if re.fullmatch(self.pattern, topic))
@@ -71,7 +74,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read. None means "not given", where that makes a difference."""
+    """The options of a read. None means "not given", if that makes a difference."""
 
     path: str
     """The directory, absolute, or the URL of a served store."""
@@ -104,7 +107,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def options_of(path: str, address: Address | None, values: Mapping[str, str]) -> SourceOptions:
-    """Reads `spelled` options, for a store that is known already. Raises OptionError."""
+    """Reads options by their documented names (see `spelled`), for a store that is known already.
+
+    Raises OptionError.
+    """
     smallest, most = whole_number(values, "minOffsetsPerTrigger"), whole_number(values, "maxOffsetsPerTrigger")
     if smallest is not None and most is not None and smallest > most:
         raise bad("minOffsetsPerTrigger", smallest, f"it is at most maxOffsetsPerTrigger ({most})")
@@ -230,7 +236,7 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
 def _subscription(values: Mapping[str, str]) -> Subscription:
     """Which topics to read.
 
-    It is no error here if none are given: a sink has the same options and no subscription.
+    If none are given, this is no error: a sink has the same options and no subscription.
     """
     given = [option for option in ("subscribe", "subscribePattern", "assign") if option in values]
     if len(given) > 1:

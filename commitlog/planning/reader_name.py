@@ -2,14 +2,14 @@
 
 One process at a time holds the name. A forwarder's position is kept in the same way.
 
-Spark tells in one place only what is done: in the `start` that it passes to `latestOffset`.
-(`commit` is one batch behind and is not called for the last batch.) So `start` is the position. It
-is written within that call, about once a second at most. An idle query gets the call all the time.
-If a process is killed before it writes, the position in the store is too low. Then more is kept
-than is needed, and nothing is lost.
+Spark tells a source in one place only which rows are done: in the `start` that it passes to
+`latestOffset`. (`commit` is one batch behind and is not called for the last batch.) So `start` is
+the position. It is written within that call, about once a second at most. An idle query gets the
+call all the time. If a process is killed before it writes, the position in the store is too low.
+Then retention keeps more than is needed, and nothing is lost.
 
-A pattern is matched here and nowhere else. All topics that the store has are written: those that
-match with their offsets, the others as passed over.
+A pattern is matched in this module and nowhere else. The position names all topics of the store:
+matching topics with their offsets, the others as passed over.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 
 def position_of(name: str, subscription: Subscription, store_id: str, done: Offsets, present: list[str]) -> NamedReader:
-    """The position of a query that has read everything before the offsets `done`.
+    """Makes the position of a query that has read everything before the offsets `done`.
 
-    It is that of all subscribed topics and lanes, also of those without messages. `present` are the
+    The position has all subscribed topics and lanes, even those without messages. `present` are the
     topics that the store has.
     """
     passed_over: frozenset[str] = frozenset()
@@ -63,9 +63,9 @@ def position_of(name: str, subscription: Subscription, store_id: str, done: Offs
 
 
 class HeldReaderName:
-    """Holds the reader's name until `close`. `kind` is whose position it keeps.
+    """Holds a reader's name until `close`. `kind` says whose position it keeps: SPARK or FORWARD.
 
-    Making one raises ReaderInUse, or ReaderError (this process may only read the store).
+    The constructor raises ReaderInUse, or ReaderError if this process may only read the store.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str, clock: Clock = SYSTEM_CLOCK, kind: str = SPARK) -> None:
@@ -83,7 +83,7 @@ class HeldReaderName:
             raise
 
     def _check_kind(self) -> None:
-        """Raises ReaderError if the name's position is of another kind, as it would be lost.
+        """Raises ReaderError if the name has a position of another kind, which would be lost.
 
         A position that can't be read is replaced.
         """
@@ -105,7 +105,7 @@ class HeldReaderName:
     def write(self, *, now: bool = False) -> None:
         """Writes the position if it has moved and the last write is a second ago.
 
-        `now` writes it without regard to the time.
+        With `now` it is written at once.
         """
         if self._position == self._written or self._position is None:
             return

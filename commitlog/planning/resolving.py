@@ -1,4 +1,4 @@
-"""Turns the options' words (earliest, a time, JSON) into queue offsets, and those into tasks."""
+"""Turns the words of options (earliest, a time, JSON) into queue offsets, and these into tasks."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Resolver:
                     raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
 
     def warn_of_missing(self) -> None:
-        """Logs a warning for subscribed topics that are not there: a stream waits for them."""
+        """Logs a warning for subscribed topics that do not exist: a stream waits for them."""
         known = self.index.topics(deleted=True)
         if text := missing_topics(self.options.path, self.options.subscription.chosen(known), known, "the query"):
             log.warning("%s", text)
 
     def offsets(self, bound: Bound, queues: Mapping[QueueKey, QueueRange]) -> dict[QueueKey, int]:
-        """The queue offset that a bound means in each queue. It may be below the queue's first one.
+        """Returns the queue offset that a bound means in each queue, maybe below the queue's first.
 
         Raises OffsetOutOfRange if a number is beyond a queue's end, or if the bound is strict and
         no queue has a message as late as its time.
@@ -113,7 +113,7 @@ class Resolver:
         return number
 
     def check_named(self, bound: Bound | None, queues: Iterable[QueueKey]) -> None:
-        """Raises OffsetOutOfRange for an offset above 0 of a queue that is not there."""
+        """Raises OffsetOutOfRange for an offset above 0 of a queue that does not exist."""
         present = set(queues)
         for topic, lanes in ((bound.offsets if bound else None) or {}).items():
             for lane, number in lanes.items():
@@ -181,7 +181,10 @@ class Resolver:
         return self.index.plan(slices, self.options.read)
 
     def limit_rows(self, ranges: dict[QueueKey, tuple[int, int]], most: int, first: QueueKey) -> dict[QueueKey, int]:
-        """How far to read the ranges for at most `most` rows. Raises DataLoss, OffsetOutOfRange."""
+        """Returns how far to read each range, for at most `most` rows in all.
+
+        Raises DataLoss, OffsetOutOfRange.
+        """
         present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
         ends = self.index.limit_rows(present, most, first, self.options.read) if present else {}
         return {key: ends.get(key, end) for key, (_, end) in ranges.items()}
@@ -204,7 +207,7 @@ class Resolver:
 
 
 def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> str:
-    """The text of the error that a checkpoint or a plan is ahead of the store."""
+    """Makes the text of the error for a checkpoint or a plan that is ahead of the store."""
     text = f"topic {topic}, lane {lane}: offset {wanted} is beyond the store's end, {end}"
     if live:
         return f"{text}; the checkpoint or the offsets belong to another state of this store"
@@ -212,7 +215,7 @@ def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> s
 
 
 def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
-    """The text of the loss when retention, or a trim, was faster than the reader."""
+    """Makes the text of a loss: retention, or a trim, was faster than the reader."""
     return (
         f"topic {topic}, lane {lane}: offset {wanted} was to be read and the first one kept is {first}; {found - wanted} "
         "messages were deleted by retention, or trimmed, before they were read"
@@ -220,7 +223,7 @@ def lost(topic: str, lane: int, wanted: int, found: int, first: int) -> str:
 
 
 def gone(topic: str, lane: int, wanted: str) -> str:
-    """The text of the loss when a lane or its consume queue was removed by hand."""
+    """Makes the text of a loss: somebody removed a lane or its consume queue."""
     return f"topic {topic}, lane {lane}: not in the store any more, and {wanted}; was its directory removed?"
 
 

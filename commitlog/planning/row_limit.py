@@ -1,6 +1,6 @@
-"""Option `maxRowsPerTrigger`: how many messages of a typed topic have so many rows.
+"""Option `maxRowsPerTrigger`: finds how many messages of a typed topic have this many rows.
 
-A message says its number of rows in a property. So only the heads and properties of the next
+A property of the message has its number of rows. So only the heads and properties of the next
 messages are read, and no values.
 """
 
@@ -12,20 +12,19 @@ QueueKey = tuple[str, int]
 """Topic and lane."""
 
 Messages = Iterator[tuple[int, int]]
-"""The number of rows of each message, and the queue offset behind it."""
+"""For each message its number of rows, and the queue offset behind the message."""
 
 
 def limit_rows(
     ranges: Mapping[QueueKey, tuple[int, int]], most: int, first: QueueKey, messages: Callable[[QueueKey], Messages]
 ) -> dict[QueueKey, int]:
-    """How far to read each of the queue ranges in a batch of at most `most` rows.
+    """Returns how far to read each queue range in a batch of at most `most` rows.
 
-    The shares are in proportion to the queues' messages. What is left over goes to queues that have
-    more. A message is never cut. So one queue, `first`, gives one message in any case. The queues
-    take turns (`next_first`), and none of them waits for ever because its next message has more
-    rows than are left, or more than `most`. In that last case the message is a batch of its own.
-
-    `messages` gives the messages of a range. What it raises is raised here.
+    The shares are in proportion to the queues' messages. Rows that are left over go to queues that
+    have more. A message is never cut. So one queue, `first`, gives one message in any case, and the
+    queues take turns in that (`next_first`). Otherwise a queue would wait for ever if its next
+    message has more rows than are left. A message with more than `most` rows is a batch of its own.
+    `messages` gives the messages of a range. Its errors are raised here.
     """
     ends = {key: begin for key, (begin, _) in ranges.items()}
     waiting = {key: end - begin for key, (begin, end) in ranges.items() if begin < end}
@@ -46,13 +45,16 @@ def limit_rows(
 
 
 def next_first(ranges: Mapping[QueueKey, tuple[int, int]], last: QueueKey) -> QueueKey:
-    """The queue whose turn it is to be the first one, after `last`."""
+    """Returns the queue that is `first` in the next batch, after `last`."""
     waiting = [key for key, (begin, end) in ranges.items() if begin < end]
     return min((key for key in waiting if key > last), default=min(waiting, default=last))
 
 
 class _Queue:
-    """A range of a queue: `end` says how far its messages are taken. What has no rows is free."""
+    """A range of a queue. `end` says how far its messages are taken.
+
+    Messages without rows are free.
+    """
 
     def __init__(self, messages: Messages, bounds: tuple[int, int]) -> None:
         self.end, self._stop = bounds
@@ -69,7 +71,7 @@ class _Queue:
         return rows
 
     def take_up_to(self, most: int) -> int:
-        """Takes messages of at most so many rows together. Returns how many rows they have."""
+        """Takes messages with at most `most` rows in all. Returns how many rows they have."""
         taken = 0
         while self._next[1] > self.end and taken + self._next[0] <= most:
             taken += self.take()

@@ -1,4 +1,4 @@
-"""What planning asks of a store, which is a directory here or is served by another machine."""
+"""The questions of planning to a store: a local directory, or a store on another machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Ranges = Mapping[QueueKey, tuple[int, int]]
 
 
 class HeldName(Protocol):
-    """The name of a reader, which nobody else has until `close`."""
+    """A reader's name that is held: nobody else has it until `close`."""
 
     def move(self, position: NamedReader) -> None:
         """Moves the position: see `position_of`. Raises ReaderError."""
@@ -49,11 +49,11 @@ class HeldName(Protocol):
 
 
 class StoreIndex(Protocol):
-    """Which topics and queues a store has. `refresh` brings it up to date, and all else stays."""
+    """Which topics and queues a store has. Only `refresh` brings the answers up to date."""
 
     @property
     def path(self) -> str:
-        """What errors and plans call the store."""
+        """The store's path or URL, for errors and plans."""
 
     @property
     def store_id(self) -> str:
@@ -65,35 +65,40 @@ class StoreIndex(Protocol):
 
     @property
     def one_log(self) -> bool:
-        """Whether it is a RocketMQ store root."""
+        """Whether the store is a RocketMQ store root."""
 
     @property
     def live(self) -> bool:
-        """Whether the store has a pool, so that more may come without a recovery."""
+        """Whether the store has a pool, so that more messages may come without a recovery."""
 
     def refresh(self, wait_ms: int = 0) -> bool:
         """Looks at the store again. Returns whether anything has moved.
 
-        A server may wait up to `wait_ms` before it says that nothing has. A directory never waits.
+        A server may wait up to `wait_ms` before it answers "nothing has moved". A directory never
+        waits.
         """
 
     def topics(self, *, deleted: bool = False) -> list[str]:
-        """The topics, sorted; `deleted` ones that had no message since are there if asked for."""
+        """The topics, sorted.
+
+        With `deleted`, those count too that were deleted and had no message since.
+        """
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
-        """Lane → what may be read of the topic there."""
+        """Lane → the range of the topic's messages that may be read there."""
 
     def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
-        """Up to which offset the store has in each queue what it had in an earlier epoch.
+        """The queue offset up to which each queue has the messages of an earlier epoch.
 
-        Queues of which all is shared are left out. Raises DataLoss for an epoch of another store.
+        Queues whose messages are all the same are left out. Raises DataLoss for an epoch of another
+        store.
         """
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> Mapping[QueueKey, int | None]:
         """The offset of each queue's first message stored at or after its time (ms), or None."""
 
     def slices(self, ranges: Ranges) -> list[Slice]:
-        """The slices of these ranges. The store has them all."""
+        """The slices of these ranges, all of which the store must have."""
 
     def work(self, ranges: Ranges) -> list[Work]:
         """The slices of these ranges, with the sizes of their records."""
@@ -101,7 +106,7 @@ class StoreIndex(Protocol):
     def limit_rows(self, ranges: Ranges, most: int, first: QueueKey, options: ReadOptions) -> dict[QueueKey, int]:
         """How far to read each range, for `most` rows of a typed topic: see `row_limit`.
 
-        The options say what becomes of lost and corrupt records.
+        The options say how lost and corrupt records are treated.
         """
 
     def plan(self, slices: tuple[Slice, ...], options: ReadOptions) -> ReadPlan:
@@ -117,7 +122,7 @@ class StoreIndex(Protocol):
 class LocalIndex:
     """The index of a directory: a store of ours, or a RocketMQ store root.
 
-    `on_step` is called between two steps of what may take long, and may raise to end it. Raises
+    `on_step` is called between the steps of long work, and may raise an error to end it. Raises
     StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused. It is not for several threads.
     """
 
@@ -135,7 +140,7 @@ class LocalIndex:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What no other store at the path has, nor another copy of this one."""
+        """See LogView.identity: it differs once another store, or another copy, is at the path."""
         return self._view.identity
 
     @property
@@ -159,13 +164,14 @@ class LocalIndex:
 
     @property
     def warning(self) -> str:
-        """What whoever reads the store should know, as of the last look: see ReadingWarning."""
+        """The text of a ReadingWarning about the store at the last look; "" if all is well."""
         return "; ".join(filter(None, (self.index.rest_warning, self._damage_warning)))
 
     def _warn_of_damage(self) -> None:
         """Warns once of logs whose end is damaged.
 
-        If no consume queue knows the messages there, no slice has them: no read meets the damage.
+        If no consume queue knows the messages in the damage, no slice has them, and so no read
+        would meet the damage.
         """
         lanes = self.index.lanes.items()
         holes = [(lane, index.open_hole) for lane, index in lanes if index.queues and index.open_hole is not None]
@@ -181,7 +187,7 @@ class LocalIndex:
 
     @property
     def pool(self) -> Path | None:
-        """The directory of the store's pool, if it has one: processes of the store are there."""
+        """The directory of the store's pool, if it has one on this machine."""
         return self._view.pool
 
     def topics(self, *, deleted: bool = False) -> list[str]:
@@ -225,7 +231,10 @@ class LocalIndex:
         self._view.close()
 
     def _messages(self, key: QueueKey, bounds: tuple[int, int], options: ReadOptions) -> Messages:
-        """Messages that retention has removed, or that are left out as corrupt, are passed over."""
+        """Gives the messages of a range.
+
+        Messages that are deleted, or left out as corrupt, are passed over.
+        """
         own = self.plan(tuple(work.slice for work in self.work({key: bounds})), options)
         segments = SegmentCache(limit=1)
         with named_while_reading(self.path):

@@ -18,7 +18,7 @@ BYTES_PER_TASK = 64 << 20
 ROWS_PER_SLICE = 1_000
 """The cost of beginning with another queue, as a number of rows."""
 SLACK = 0.1
-"""The part of a task's work that the tasks take on before one more task is made."""
+"""How much larger the tasks may get, as a part of a task, before one more task is made."""
 SLACK_OF_WAVES = 0.25
 """The part by which each task may grow if that saves a wave.
 
@@ -36,7 +36,7 @@ class Work:
 
     @property
     def per_row(self) -> float:
-        """How much of a task one row is."""
+        """The part of a task's size that one row takes."""
         return max(1 / ROWS_PER_TASK, self.record_bytes / BYTES_PER_TASK)
 
 
@@ -84,10 +84,10 @@ def plan(
 
 
 def share_out(backlog: dict[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
-    """How many rows a batch of at most `limit` rows takes of each queue.
+    """Returns how many rows a batch of at most `limit` rows takes from each queue.
 
-    The shares are in proportion to the queues' backlogs, and all of the limit is used. Rows that
-    are left over after rounding go first to queues that would get nothing, then to the others.
+    The shares are in proportion to the queues' backlogs, and the whole limit is used. Rows that are
+    left over after rounding go first to queues that would get none, then to the others.
     """
     waiting = {queue: rows for queue, rows in backlog.items() if rows > 0}
     total = sum(waiting.values())

@@ -1,4 +1,4 @@
-"""The columns of a topic: those of its schema, or those that every message has."""
+"""Chooses the columns of a read: those of the topic's schema, or those that every message has."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def typed_column(topic: TopicSchema, name: str) -> pa.Field:
 def check_json_columns(schema: pa.Schema, options: SourceOptions) -> None:
     """Checks the fields that a user wants of JSON values, as Arrow has them.
 
-    Raises OptionError for a field twice, for a metadata column, or the corrupt column, of another
-    type, and for NOT NULL. Raises SchemaError for a type that no column can have.
+    Raises OptionError for a field that is named twice, for NOT NULL, and for a metadata column or
+    the corrupt column with a wrong type. Raises SchemaError for a type that no column can have.
     """
     fixed = {**METADATA_COLUMNS, options.read.corrupt_column: pa.string()}
     counts = Counter(schema.names)

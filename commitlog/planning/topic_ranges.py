@@ -1,4 +1,4 @@
-"""Which queue offsets of topics lie between two starts."""
+"""Finds the queue offsets of topics between two starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ranges_between(
 ) -> dict[QueueKey, tuple[int, int]]:
     """The offsets [begin, end) of each queue that has any, in the order of topic and lane.
 
-    The bounds have no `ago` any more. Raises OffsetOutOfRange.
+    Bounds with `ago` must have become times before. Raises OffsetOutOfRange.
     """
     topics = list(topics)
     begins, ends = offsets_of(index, topics, start), offsets_of(index, topics, end)
@@ -23,7 +23,10 @@ def ranges_between(
 
 
 def offsets_of(index: StoreIndex, topics: Iterable[str], bound: QueueStarts) -> dict[QueueKey, int]:
-    """What a bound means in each queue. It has no `ago` any more. Raises OffsetOutOfRange."""
+    """Returns the queue offset that a bound means in each queue.
+
+    A bound with `ago` must have become a time before. Raises OffsetOutOfRange.
+    """
     queues = {(topic, lane): queue for topic in topics for lane, queue in sorted(index.ranges(topic).items())}
     starts = {key: bound.of(*key) for key in queues}
     times = {key: start.value for key, start in starts.items() if start.kind == "time"}

@@ -2,17 +2,16 @@
 
     {"@store": "<id>", "@epoch": 1, "@from": {…}, "orders": {"0": 42}, …}
 
-Spark compares offsets as strings, so the order of keys is fixed: the store, `@epoch` and `@from`
-if there are any, topics by name, lanes by number. `@` is illegal in a topic, and users never write
-it.
+Spark compares offsets as strings, so the order of keys is fixed: the store, `@epoch` and `@from` if
+there are any, topics by name, lanes by number. `@` is illegal in a topic, and users never write it.
 
-`@from` says where queues began that are new in an end offset: all queues at the first start, later
-a lane or topic that has appeared. Spark stores an end offset before its batch runs, but it never
-stores a first start. So after a crash in the very first batch, the replay would begin wherever
-"latest" is by then. `begin_of` believes `@from` before anything else.
+`@from` has the begins of queues that are new in an end offset: of all queues in the first batch,
+later of a lane or topic that has appeared. Spark stores an end offset before its batch runs, but it
+never stores the first start. So without `@from`, a replay after a crash in the very first batch
+would begin at the "latest" of that later moment. `begin_of` takes a begin from `@from` first.
 
-`@epoch` is the epoch that the store was in. One that began since, by the promotion of a replica or
-the restore of a backup, may have other messages at offsets that were read.
+`@epoch` is the epoch that the store was in. A later epoch, after the promotion of a replica or the
+restore of a backup, may have other messages at offsets that were read.
 
 A topic with no lanes, `"orders": {}`, was subscribed to and had no message yet. All of its messages
 are read, from offset 0 on.
@@ -84,9 +83,10 @@ class StreamOffset:
             )
 
     def back_to(self, shared: Mapping[tuple[str, int], int], epoch: int) -> StreamOffset:
-        """This offset in a later epoch, no further than what the store `shared` with itself before.
+        """Moves the offset to a later epoch, and queues back to the end of `shared` messages.
 
-        A queue that goes back is in `@from`, so that the next batch begins there.
+        `shared` has the queues whose messages are others from that end on. A queue that goes back
+        gets a begin in `@from`, so that the next batch begins there.
         """
         ends: Offsets = {topic: dict(lanes) for topic, lanes in self.ends.items()}
         begins: Offsets = {topic: dict(lanes) for topic, lanes in self.begins.items()}
@@ -96,18 +96,18 @@ class StreamOffset:
         return StreamOffset(self.store, ends, begins, epoch)
 
     def begin_of(self, start: StreamOffset, topic: str, lane: int) -> int | None:
-        """Where the range of a queue begins that ends in this offset.
+        """The begin of a queue's range in the batch from `start` to this offset.
 
-        None if neither offset says it.
+        It comes from this offset's `@from`, otherwise from `start`. None if neither has the queue.
         """
         found = self.begins.get(topic, {}).get(lane)
         return start.ends.get(topic, {}).get(lane) if found is None else found
 
     def following(self, start: StreamOffset, earliest: Offsets) -> StreamOffset:
-        """This end offset with `@from`, for a batch that begins at `start`.
+        """Returns this end offset with `@from`, for a batch that begins at `start`.
 
-        `@from` has the queues that `start` does not know; `earliest` says where these begin. It
-        also has the queues in which nothing was read since `start` named them in its own `@from`.
+        `@from` gets the queues that `start` does not have, with their begins from `earliest`. It
+        keeps the queues of `start`'s own `@from` from which nothing was read since.
         """
         begins: Offsets = {}
         for topic, lanes in self.ends.items():

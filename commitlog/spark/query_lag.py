@@ -1,4 +1,4 @@
-"""How far a query is behind, from the progress that Spark reports."""
+"""Computes how far a query is behind, from the progress that Spark reports."""
 
 from __future__ import annotations
 

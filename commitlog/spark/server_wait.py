@@ -1,7 +1,7 @@
 """How long a server may wait for something new before it answers an idle query.
 
-An idle query asks for its offsets some 60 times a second. A server that answers each time at once
-is kept busy by nothing. So it may answer late where that harms nobody:
+An idle query asks for its offsets some 60 times a second. A server that answers each question at
+once is busy all the time for nothing. So it may answer late if that harms nobody:
 
 - only a query that has been told "nothing new" and comes back with the same offsets
 - not under AvailableNow: such a query is about to end.
@@ -13,7 +13,7 @@ is kept busy by nothing. So it may answer late where that harms nobody:
 
 A query with a trigger interval comes back late too, so it never waits long.
 
-New rows end a wait, and so does `query.stop()`: Spark interrupts the call.
+New rows end a wait. `query.stop()` ends it too, because Spark interrupts the call.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from commitlog.remote.requests import WAIT_MS_MAX
 SHORT_WAIT_MS = 50
 """The wait in a query that has other sources, or may have some."""
 SHORT_WAITS = 4
-"""So often a source has to be back at once before it waits long."""
+"""How many times in a row a source must come back at once before it waits long."""
 AT_ONCE_NS = 40_000_000
-"""A query without an interval comes back after `spark.sql.streaming.pollingDelay`, 10 ms."""
+"""A query that comes back within this time counts as back at once.
+
+Without a trigger interval it comes back after `spark.sql.streaming.pollingDelay`, 10 ms.
+"""
 
 
 class ServerWait:
-    """Finds it out from what Spark asks. An index of a directory ignores it."""
+    """Finds from Spark's calls how long a server may wait. An index of a directory never waits."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -41,7 +44,7 @@ class ServerWait:
         self._committed: dict[str, Any] | None = None
         self._has_company = False
         self._in_a_row = 0
-        """How often the query was back at once, with the same offsets."""
+        """How many times in a row the query came back at once, with the same offsets."""
 
     def milliseconds(self, start: dict[str, Any]) -> int:
         """How long the server may wait for rows behind `start`."""
@@ -52,11 +55,11 @@ class ServerWait:
         return WAIT_MS_MAX if self._in_a_row > SHORT_WAITS and not self._has_company else SHORT_WAIT_MS
 
     def answered(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Says where the next batch ends: at its `start` if there is nothing new."""
+        """Notes the answer to Spark: the end of the next batch. It is `start` if nothing is new."""
         self._idle_at = start if start == end else None
         self._answered_ns = self._clock.monotonic_ns()
 
     def committed(self, end: dict[str, Any]) -> None:
-        """Says that Spark has committed a batch that ends there."""
+        """Notes that Spark has committed a batch with this end."""
         self._has_company = self._has_company or end == self._committed
         self._committed = end

@@ -1,14 +1,15 @@
 """The Spark sink: each task leases a lane of the running store and appends its rows.
 
 A task is done when its rows are flushed. Rows are written at least once: if a task fails or its
-worker is killed, what it has appended stays in the log, and the retry appends all of its rows
-again.
+worker is killed, the rows that it has appended stay in the log, and the retry appends all rows of
+the task again.
 
 The columns are those of the Kafka sink: value, key, topic, headers. Other columns are ignored. Only
 `partition` is refused, unless the option ignorePartition is set, because a lane belongs to its
 producer and nobody can choose it.
 
-By URL, the server leases the lane, and appends what a task sends to it in one stream.
+If the store is given by URL, its server leases the lane, and appends the rows that a task sends in
+one stream.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 class _Writer:
-    """What batch and stream have in common.
+    """The common part of the writers of a batch and of a stream.
 
     It is pickled into every task, so nothing is opened before the task's first row.
     """
@@ -149,7 +150,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWrite
 
 
 def _check_store(options: SinkOptions) -> None:
-    """Raises StoreNotFound, and by URL AccessDenied and what calling a server raises."""
+    """Raises StoreNotFound; for a URL also AccessDenied and the errors of a call to a server."""
     if options.address is None:
         StoreDirectory(options.path).load()
         return

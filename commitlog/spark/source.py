@@ -143,7 +143,7 @@ def no_stream(path: str) -> OptionError:
 
 
 class BatchReader(DataSourceReader):
-    """One read of a table. It is planned once, from what the store holds at that moment.
+    """One read of a table. It is planned once, from the store's content at that moment.
 
     It has no `pushFilters` on purpose. Spark 4.2 and 4.3 keep the partitions that are planned with
     pushed filters for all scans of a loaded frame, and so lose rows of those with other filters or
@@ -172,9 +172,9 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's side of the store.
+    """Reads a store for one streaming query. Spark also makes one only to plan, and pickles it.
 
-    Spark also builds one for planning and pickles it. So nothing is opened before it is needed.
+    So nothing is opened before it is needed.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -214,9 +214,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins.
+        """Returns where the query begins.
 
-        All of these offsets are also in `@from`, which the first end offset takes over.
+        All these offsets are also in `@from`, which the first end offset takes over.
         """
         resolver, _ = self._resolver()
         queues = resolver.queues()
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(resolver.index.store_id, begins, begins, resolver.index.epoch).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends: `start` itself if there is nothing, or not enough, to read."""
+        """Returns where the next batch ends: `start` itself if there is not enough to read."""
         end = self._latest(start, limit, self._wait_ms(start))
         self._wait.answered(start, end)
         return end
@@ -281,11 +281,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(offset.store, new, epoch=offset.epoch).following(offset, earliest).to_json()
 
     def _of_this_epoch(self, offset: StreamOffset, index: StoreIndex) -> StreamOffset:
-        """The offset as the store counts now, where a new epoch began since.
+        """Returns the offset in the store's present epoch.
 
-        What was read behind the place where the replica was promoted, or behind the end of the
-        backup that was restored, is lost to the store. It has other messages at these offsets: the
-        query goes back to read them, if it may go on. Raises DataLoss, StoreSuperseded.
+        If a replica was promoted, or a backup restored, the store has lost the messages behind that
+        place. The query may have read some of them, and the store has other messages at their
+        offsets now. So the query goes back to read these, if it may go on after a loss. Raises
+        DataLoss, StoreSuperseded.
         """
         offset.check_store(index.store_id, index.epoch, self.options.path)
         if offset.epoch == index.epoch:
@@ -313,18 +314,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held_name.write(now=self._target is not None)
 
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
-        """How far the query is in a queue.
+        """Returns how far the query is in a queue.
 
-        In a queue that has appeared since the last batch, nothing is done yet: messages of it that
-        retention has removed count as lost. A topic that is newly subscribed to begins with the
-        first message that is kept.
+        In a queue that has appeared since the last batch, nothing is done yet, and messages that
+        retention has removed from it count as lost. A newly subscribed topic begins with the first
+        message that is kept.
         """
         topic, lane = key
         is_new = topic not in offset.ends and self.options.subscription.pattern is None
         return offset.ends.get(topic, {}).get(lane, queue.first if is_new else 0)
 
     def _begin(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
-        """Where reading goes on: after what is done, or at the first message that is kept."""
+        """Returns where reading goes on: behind the done rows, or at the first kept message."""
         return max(self._done(offset, key, queue), queue.first)
 
     def _reachable(self, offset: StreamOffset, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, int]:
@@ -356,9 +357,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._gone.add(key)
 
     def _waits_for_more(self, rows: int) -> bool:
-        """Whether a batch of this many rows is too small and waits (minOffsetsPerTrigger).
+        """Whether a batch of this many rows is too small and waits for more (minOffsetsPerTrigger).
 
-        It waits for maxTriggerDelay at most. The first batch never waits.
+        A batch waits for maxTriggerDelay at most. The first batch never waits.
         """
         least = self.options.min_offsets
         if least is None or rows >= least or self._target is not None:
@@ -366,7 +367,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._delay_left_ms() > 0
 
     def _delay_left_ms(self) -> int:
-        """How long until maxTriggerDelay is over, rounded up; 0 if it is, or does not matter."""
+        """The time until maxTriggerDelay is over, rounded up; 0 if it is over or does not count."""
         if self.options.min_offsets is None or self._last_batch_ns is None:
             return 0
         passed_ns = SYSTEM_CLOCK.monotonic_ns() - self._last_batch_ns
@@ -381,10 +382,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {key: queue.end for key, queue in resolver.queues().items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the store ended when it was looked at for the last batch.
-
-        Spark's progress shows it.
-        """
+        """Returns the store's end at the look for the last batch. Spark's progress shows it."""
         if self._index is None:
             return None
         ends: Offsets = {}
@@ -395,7 +393,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- a batch --------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of [start, end). After a restart Spark calls this before anything else.
+        """Makes the tasks of [start, end). After a restart Spark calls this before anything else.
 
         Raises DataLoss, OffsetOutOfRange, OptionError (the offsets are not of this source).
         """

@@ -1,7 +1,7 @@
 """Reads the rows of a Spark task.
 
 This runs in a pooled worker, which may be on another machine and may run the same task again much
-later. So it opens the store itself, and checks that it is the store that was planned for.
+later. So a task opens the store itself, and checks that it is the store of the plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from commitlog.remote.reading import read_remote
 
 
 class Task(InputPartition):
-    """What one Spark task reads."""
+    """The part of a store that one Spark task reads."""
 
     def __init__(self, plan: ReadPlan) -> None:
         super().__init__(None)
@@ -35,7 +35,7 @@ class Task(InputPartition):
 
 
 class RemoteTask(InputPartition):
-    """What one Spark task reads of a served store, and which port it asks first."""
+    """The part of a served store that one Spark task reads, and the port that it asks first."""
 
     def __init__(self, plan: ReadPlan, address: Address, port: int | None) -> None:
         super().__init__(None)
@@ -80,7 +80,7 @@ def _found(file: str | None) -> str | None:
 
 
 def _check_path(plan: ReadPlan) -> None:
-    """Raises StoreNotFound or DataLoss if the path is not the store that was planned for."""
+    """Raises StoreNotFound or DataLoss if the path is not the store of the plan."""
     unseen = f"this executor does not see {plan.path}: mount it at the same path on every executor's machine"
     if plan.one_log:
         if not is_rocketmq_root(plan.path):

@@ -23,14 +23,14 @@ def topic_schema(options: SourceOptions) -> TopicSchema:
 
 
 def typed_schema(options: SourceOptions) -> StructType:
-    """The schema where the user gave none: that of the topic, or option `columns` of it."""
+    """The schema for a user who gave none: the topic's, or its columns in option `columns`."""
     return from_arrow_schema(typed_columns(options, topic_schema(options)), prefer_timestamp_ntz=True)
 
 
 def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
     """Checks a schema that a user gave: columns of the topic, which may be wider there.
 
-    A query that began with an older schema has that one. Raises OptionError, NoSchema.
+    A query that began with an older schema keeps that schema. Raises OptionError, NoSchema.
     """
     check_names_once(schema)
     topic = topic_schema(options)

@@ -6,8 +6,8 @@ and the session itself after 3.9 s instead of 6.8. The JVM can write the classes
 to an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer), and map that archive the
 next time. One archive for each Java and Spark is kept in the user's cache. It has 170 MB. It is
 made when the first session ends, in the background, in 10 to 20 s, or before that by
-first_session.py. A session never depends on it: a JVM ignores an archive that does not fit, and if
-anything goes wrong here, the session starts as it does without one.
+first_session.py. A session never depends on the archive: a JVM ignores an archive that does not
+fit, and if anything goes wrong in this module, the session starts without an archive.
 
 The session that makes an archive writes it as a *draft*. The header is written last, so a draft
 that begins with the magic number is whole. The next session gives it its final name. Drafts of an
@@ -48,9 +48,9 @@ def sharing_options(
 ) -> str:
     """The JVM options that let a session use the archive, or make one.
 
-    They are empty if `given`, the JVM options that the user has set, has an option about class
-    data, or if the cache can't be used. `java` is the home of the Java runtime, `spark` that of
-    Spark. The archive's name is made of both, with the sizes and times of their files.
+    The result is empty if the user's own JVM options (`given`) have one about class data, or if the
+    cache can't be used. `java` and `spark` are the homes of the Java runtime and of Spark. The
+    archive's name is made of both, with the sizes and times of their files.
     """
     mode = environment.get(VARIABLE, "make")
     if mode == "off" or any(word in given for word in _OWN_WORDS):
@@ -68,10 +68,10 @@ def sharing_options(
 
 
 def archive_path(cache: Path, java: Path, spark: Path) -> Path:
-    """Where the archive is.
+    """The path of the archive.
 
-    The name changes when a file changes that the JVM compares with the archive. Otherwise the JVM
-    would ignore the archive for ever.
+    If a file changes that the JVM compares with the archive, the name changes too. Otherwise the
+    JVM would ignore the old archive for ever.
     """
     files = [java / "release", java / "lib" / "server" / "libjvm.so", java / "lib" / "modules"]
     files += sorted((spark / "jars").iterdir())
@@ -88,9 +88,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 
 def _lock(archive: Path) -> bool:
-    """Whether this process is the one that makes the archive.
+    """Takes the lock for making the archive, and says whether that worked.
 
-    Only one does, even if many start at the same time.
+    So only one process makes it, even if many start at the same time.
     """
     fd = DISK.open(archive.with_suffix(".lock"), write=True, create=True)
     if DISK.try_lock(fd):
@@ -117,7 +117,7 @@ def _tidy(cache: Path, archive: Path) -> None:
 def _became_archive(draft: Path, archive: Path) -> bool:
     """Makes a draft the archive if it is whole, and returns whether it is.
 
-    All of the archive is on the disk then.
+    The whole archive is synced before.
     """
     with DISK.opened(draft) as fd:
         whole = DISK.pread(fd, len(MAGIC), 0) == MAGIC

@@ -4,8 +4,8 @@ An idle session closes the connections of its spare workers. Each of these worke
 flush an answer that nobody waits for. Over a Unix-domain socket it notices that at once, and prints
 a BrokenPipe traceback. Nothing is lost by this, so here the worker just ends.
 
-One of our own errors says in its last line what is wrong, and the way out. So it leaves a worker
-without its traceback. All other errors have theirs.
+One of our own errors says in its last line what is wrong, and the way out. So such an error leaves
+a worker without its traceback. All other errors keep theirs.
 
 Over TCP, Spark sends a task in two parts. Nagle's algorithm keeps the second part back until the
 first is acknowledged, and a worker that has just answered delays its acknowledgement by 40 ms
@@ -41,14 +41,14 @@ class _QuietTraceback:
 
     @staticmethod
     def print_exc() -> None:
-        """Prints an exception that a worker can't tell Spark of, unless Spark has just left it."""
+        """Prints an exception that a worker can't report to Spark, unless Spark has just left it."""
         if isinstance(sys.exception(), (BrokenPipeError, ConnectionResetError)):
             os._exit(0)  # at once: from Python 3.13 on the unflushed file would complain when it is collected
         traceback.print_exc()
 
 
 class _ShortTraceback:
-    """Replaces the module `traceback` in the module that tells Spark of a worker's error."""
+    """Replaces the module `traceback` in PySpark's module that reports a worker's errors."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(traceback, name)
@@ -61,7 +61,7 @@ class _ShortTraceback:
 
     @staticmethod
     def format_exc() -> str:
-        """The same for the exception that is handled."""
+        """Does the same for the exception that is being handled."""
         error = sys.exception()
         ours = _our_error(error) if error else None
         return "".join(traceback.format_exception_only(ours)) if ours else traceback.format_exc()
@@ -70,7 +70,7 @@ class _ShortTraceback:
     def TracebackException(  # noqa: N802  # the name of the class that PySpark asks for from 4.3 on
         kind: type[BaseException], error: BaseException, frames: Any, **how: Any
     ) -> traceback.TracebackException:
-        """The same, as the object that formats it."""
+        """Does the same by an object that formats the exception."""
         ours = _our_error(error)
         return _LastLines(type(ours), ours, None) if ours else traceback.TracebackException(kind, error, frames, **how)
 
@@ -84,9 +84,10 @@ class _LastLines(traceback.TracebackException):
 
 
 def _our_error(error: BaseException) -> CommitLogError | None:
-    """The exception, or the one that it hides, if that is ours.
+    """Returns the exception, or the one behind it, if that is one of ours.
 
-    PySpark stops a stream's reader also where none could be made, and fails in that.
+    If a stream's reader could not be made, PySpark stops it nevertheless, and that fails with
+    another error in front of ours.
     """
     if isinstance(error, UnboundLocalError) and error.__context__ is not None:
         error = error.__context__
@@ -103,8 +104,8 @@ def shorten_errors() -> None:
 def improve_workers(daemon: Any) -> None:
     """Improves the workers of this process. `daemon` is the module that runs them.
 
-    When Spark is gone, they end without a message, in the middle of a query or between two. And
-    they acknowledge at once what Spark sends them. Our errors leave them without a traceback.
+    When Spark is gone, the workers end without a message, inside a query or between two. They
+    acknowledge at once the data that Spark sends them. Our errors leave them without a traceback.
     """
     if daemon.traceback is _QuietTraceback:
         return
@@ -123,9 +124,9 @@ def improve_workers(daemon: Any) -> None:
 
 
 def improve_this_worker() -> None:
-    """Does the same in a worker that was forked from PySpark's own daemon, from its next task on.
+    """Improves a worker that was forked from PySpark's own daemon, from its next task on.
 
-    In any other process of PySpark, errors get short. In processes of users nothing is done.
+    In other processes of PySpark, only errors get shorter. In users' processes nothing is done.
     """
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", "")

@@ -1,8 +1,8 @@
 """Makes the archive of classes before anybody's first session (`scripts/setup` runs this module).
 
 A session does what most sessions do: it streams from a store into Parquet files. When its JVM ends,
-it writes the archive (class_data.py). Here somebody waits for that. Where an archive is already, or
-none is wanted, nothing is done.
+it writes the archive (class_data.py). This module waits for that. If there is an archive already,
+or none is wanted, it does nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BODY = b'{"name": "an apple", "weight": 0.2}'
 
 
 def main() -> None:
-    """Raises what a session raises."""
+    """Makes the archive. Raises what a session raises."""
     if os.environ.get(VARIABLE, "make") != "make" or _is_made():
         return
     with tempfile.TemporaryDirectory() as directory:
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _is_made() -> bool:
-    """Whether sessions find an archive."""
+    """Whether there is an archive that sessions will use."""
     options = sharing_options(cache_directory(), find_java().runtime, spark_home(), "", {VARIABLE: "use"})
     return options != ""
 

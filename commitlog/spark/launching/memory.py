@@ -10,10 +10,10 @@ LEAST_BYTES = 512 * MIB
 
 
 def driver_memory(machine_bytes: int) -> str | None:
-    """The value for `spark.driver.memory`; None where Spark's own default is right.
+    """The value for `spark.driver.memory`; None if Spark's own default is right.
 
-    A small machine gives the JVM a quarter of its memory. With more, the JVM, its Python workers
-    and the page cache of the log would not fit, and the kernel would kill one of them.
+    On a small machine the JVM gets a quarter of the memory. If it had more, the JVM, its Python
+    workers and the page cache of the log would not fit, and the kernel would kill a process.
     """
     if machine_bytes >= ENOUGH_BYTES:
         return None

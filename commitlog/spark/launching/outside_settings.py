@@ -1,9 +1,9 @@
 """Spark's settings that were made outside the program, before any Java runs.
 
 `spark-submit` and `pyspark` start Java first, and Java knows all settings then. A plain Python
-program starts Java itself. There the settings are in the variable PYSPARK_SUBMIT_ARGS, in
-`spark-defaults.conf` and in the variables MASTER and SPARK_DRIVER_MEMORY. They are read here as
-Spark reads them.
+program starts Java itself. For such a program the settings are in the variable PYSPARK_SUBMIT_ARGS,
+in `spark-defaults.conf` and in the variables MASTER and SPARK_DRIVER_MEMORY. This module reads them
+as Spark does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _ARGUMENTS = {
     "--driver-java-options": JAVA_OPTIONS,
     "--executor-memory": "spark.executor.memory",
 }
-"""The arguments of `spark-submit` that stand for settings that a session has a default for."""
+"""Arguments of `spark-submit` → the settings that they stand for. A session has defaults for these.
+"""
 _VARIABLES = {"MASTER": MASTER, "SPARK_DRIVER_MEMORY": DRIVER_MEMORY}
 _PROPERTY = re.compile(r"\s*([^\s#!=:][^\s=:]*)\s*[=:]?\s*(.*?)\s*")
 

@@ -40,16 +40,16 @@ def session(
 ) -> SparkSession:
     """A SparkSession with the settings that make micro-batches quick and the terminal quiet.
 
-    What is given here wins. After it come the settings that were made outside the program: by
-    arguments of `spark-submit`, in PYSPARK_SUBMIT_ARGS, in `spark-defaults.conf`. What nobody has
-    set gets a good default: the name `commitlog`, the master `local[*]`, and those of `defaults`.
-    With Spark Connect (SPARK_REMOTE) there are no such defaults, because the server has its own
-    settings.
+    The settings of this call win. After them come the settings that were made outside the program:
+    by arguments of `spark-submit`, in PYSPARK_SUBMIT_ARGS, in `spark-defaults.conf`. A setting that
+    nobody has made gets a good default: the name `commitlog`, the master `local[*]`, and the
+    settings of `defaults`. With Spark Connect (SPARK_REMOTE) there are no such defaults, because
+    the server has its own settings.
 
-    If a session is already running, it is returned as it is, with one warning that names what it
-    lacks. If PYSPARK_PYTHON is not set, it is set in this process's environment. A local session
-    and its web page listen on this machine only; SPARK_LOCAL_IP names another address. Raises
-    JavaNotFound.
+    If a session is already running, it is returned as it is, with one warning that names the
+    settings that it lacks. If PYSPARK_PYTHON is not set, it is set in this process's environment. A
+    local session and its web page listen on this machine only; SPARK_LOCAL_IP names another
+    address. Raises JavaNotFound.
 
     The first session of a Java and a Spark leaves an archive of classes in the user's cache. With
     it, later sessions start more quickly (class_data.py). Java's incubator module, which only MLlib
@@ -87,12 +87,12 @@ def session(
 
 
 def defaults(master: str) -> dict[str, str]:
-    """The settings of a session with this master that nobody else has set."""
+    """The default settings of a session with this master, for all that nobody has set."""
     return {MASTER: master, NAME: "commitlog"} | _fast(master) | _quiet(master)
 
 
 def _wanted(app_name: str | None, master: str | None, config: Mapping[str, Any] | None) -> dict[str, str]:
-    """The settings that the caller gives, as Spark writes them."""
+    """The caller's settings, in Spark's spelling."""
     wanted = {
         key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()
     }
@@ -140,7 +140,7 @@ def _launch_variables(master: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _submit_options(more: str) -> dict[str, str]:
-    """The variable of Java's options: our settings of its log, `more`, what the user has there."""
+    """The variable with Java's options: ours for Java's log, then `more`, then the user's own."""
     options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {more}{os.environ.get(_SUBMIT_OPTIONS, '')}"
     return {_SUBMIT_OPTIONS: options.strip()}
 
@@ -182,7 +182,7 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _fast(master: str) -> dict[str, str]:
-    """The settings that make it fast. Sessions that users make themselves could have them too."""
+    """The settings that make a session fast. Users' own sessions could have them too."""
     cores = _cores(master)
     return FAST | ({"spark.sql.shuffle.partitions": str(cores)} if cores else {})
 
@@ -207,7 +207,7 @@ def _address(master: str) -> dict[str, str]:
 
 
 def _is_local(master: str) -> bool:
-    """Whether everything is in one JVM. Workers of a local cluster have the machine's address."""
+    """Whether all of Spark is in one JVM. Workers of a local cluster need the machine's address."""
     return master == "local" or master.startswith("local[")
 
 
@@ -225,7 +225,7 @@ def _quiet(master: str) -> dict[str, str]:
 
 
 def _warn_of_missing(running: SparkSession, wanted: Mapping[str, str]) -> None:
-    """Warns where the running session lacks what the caller gives, or what makes it fast."""
+    """Warns if the running session lacks settings of the caller, or settings that make it fast."""
     context = running.sparkContext
     lacking = {key: value for key, value in wanted.items() if key != NAME and running.conf.get(key, None) != value}
     lacking |= {key: value for key, value in _fast(str(context.master)).items() if not context.getConf().contains(key)}
