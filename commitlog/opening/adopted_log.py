@@ -1,9 +1,10 @@
-"""The segment files of a lane whose pool is adopted: they must hold all that was flushed.
+"""Checks the segment files of a lane whose pool is adopted: they must hold all flushed bytes.
 
-The pool says what was flushed. Somebody may have put older files back while nobody ran. So the
-bytes that write buffers still hold are compared with the files, and written back where they are
-missing. An older segment has to be there and to reach to its end. Otherwise the pool is newer than
-the directory, and is refused by name. No other byte of the log is read, however large the log is.
+The pool says how far the log was flushed. Somebody may have put older files back while no process
+ran. So the bytes that the write buffers still hold are compared with the files, and written back if
+a file lacks them. An older segment must exist and reach to its end. Otherwise the pool is newer
+than the directory, and the start refuses the pool with an error. No other byte of the log is read,
+however large the log is.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _BLOCK_BYTES = 1 << 18
 
 
 def attach_buffers(control: ControlRegion, lane: int) -> WriteBuffers:
-    """A lane's write buffers in a pool, to read them.
+    """Opens a lane's write buffers in a pool to read them.
 
-    Raises FileNotFoundError where they are gone, and PoolNotAdopted where something else is there.
+    Raises FileNotFoundError if they are gone, and PoolNotAdopted if something else is in their
+    place.
     """
     row, pool = control.row(lane), control.region.path.parent
     try:
@@ -46,7 +48,7 @@ def attach_buffers(control: ControlRegion, lane: int) -> WriteBuffers:
 
 
 def not_its_buffers(control: ControlRegion, lane: int, why: str) -> PoolNotAdopted:
-    """The error where something else is in the place of a lane's write buffers."""
+    """Makes the error for something else in the place of a lane's write buffers."""
     row, pool = control.row(lane), control.region.path.parent
     return PoolNotAdopted(
         f"lane {lane}: {why}: its write buffers are damaged, or another's. Put them back if you can. Or keep a copy, "
@@ -57,7 +59,7 @@ def not_its_buffers(control: ControlRegion, lane: int, why: str) -> PoolNotAdopt
 
 @dataclass
 class AdoptedLog:
-    """See the module. `store_id` is the store whose `positions` count."""
+    """The segment files of one lane. `store_id` is the store whose `positions` count."""
 
     control: ControlRegion
     lane_directory: LaneDirectory
@@ -66,16 +68,19 @@ class AdoptedLog:
     channel: FileChannel
     report: Report
     _held: set[int] = field(default_factory=set)
-    """Segments that a buffer holds, and whose files hold the same."""
+    """Starts of the segments that a buffer holds, and whose files hold the same bytes."""
     _doubtful: set[int] = field(default_factory=set)
-    """Segments that may have been half-full when the files were copied."""
+    """Starts of the segments that may have been half-full when somebody copied the files."""
 
     def __post_init__(self) -> None:
         self._lane = self.lane_directory.number
         self._row = self.control.row(self._lane)
 
     def check(self) -> None:
-        """Compares, writes back, and makes what is missing. Raises PoolNotAdopted, OSError."""
+        """Compares files with buffers, writes missing bytes back, and makes missing files.
+
+        Raises PoolNotAdopted, OSError.
+        """
         row, size = self._row, self.segment_bytes
         first, flushed = row[Lane.FIRST], row[Lane.FLUSHED]
         self._fit_sizes(flushed)
@@ -150,9 +155,9 @@ class AdoptedLog:
             return False
 
     def _write_back(self, start: int, held: bytes, count: int) -> None:
-        """Writes the first `count` bytes of a buffer to its file, if they are whole records.
+        """Writes the first `count` bytes of a buffer to its file, which differs.
 
-        The file differs from the buffer.
+        The bytes must be whole records.
         """
         file = self.lane_directory.segment_path(start)
         if not self._is_whole(held, start):
@@ -200,10 +205,9 @@ class AdoptedLog:
     # ---- what only files hold -------------------------------------------------------------------
 
     def _check_old(self, segments: MappedFileQueue, start: int, end: int) -> None:
-        """Checks a segment that no buffer holds: it must be there and have a record.
+        """Checks a segment that no buffer holds: its file must exist and have a record.
 
-        Where it may have been copied half-full, it must also reach to its end. Raises
-        PoolNotAdopted.
+        If it may have been copied half-full, it must also reach to its end. Raises PoolNotAdopted.
         """
         what = ""
         if start not in segments or start in segments.wrong_sizes:
@@ -223,9 +227,9 @@ class AdoptedLog:
             )
 
     def _end_of(self, segments: MappedFileQueue, start: int) -> int:
-        """Where the records of a segment end, if only zeros follow them.
+        """The end of a segment's records, if only zeros follow them.
 
-        Otherwise it is the end of the segment.
+        Otherwise the end of the segment.
         """
         size, at = segments.size, 0
         mapped = segments.map(start)
@@ -246,7 +250,7 @@ class AdoptedLog:
     # ---- what was not flushed yet ---------------------------------------------------------------
 
     def _make_missing(self, segments: MappedFileQueue, flushed: int) -> None:
-        """Makes files for what was committed and not flushed.
+        """Makes the missing files of segments that were committed and not flushed.
 
         It also tells the allocator from which offset on the files that were made ahead are gone.
         """
@@ -264,7 +268,7 @@ class AdoptedLog:
             row[Lane.ALLOCATED] = gone
 
     def _missing(self, segments: MappedFileQueue, begin: int, end: int) -> Iterator[int]:
-        """The starts in [begin, end) that have no file of a segment's size."""
+        """The starts of segments in [begin, end) that have no file of full size."""
         for start in range(begin, end, segments.size):
             if start not in segments or start in segments.wrong_sizes:
                 yield start

@@ -1,10 +1,10 @@
-"""The consume queues of a lane whose pool is adopted: checked, or built anew from the log.
+"""Checks the consume queues of a lane whose pool is adopted, or builds them anew from the log.
 
 The end of a queue is the next queue offset of its topic. So if somebody removed, emptied, cut or
-swapped a queue while nobody ran, offsets would be given out twice. Two things prove the queues, and
-neither needs a walk over the log. First, the dispatcher has counted in shared memory the sum of all
-ends. Second, the first and last entry of each queue must name their records. Queues that fail this
-are built anew.
+swapped a queue while no process ran, offsets would be given out twice. Two checks prove the queues,
+and neither needs a walk over the log. First, the sum of all ends must be the number that the
+dispatcher has counted in shared memory. Second, the first and the last entry of each queue must
+name their records. Queues that fail a check are built anew.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class AdoptedQueues:
     first: int
     synced: int
     counted: int
-    """What the ends must add up to; −1 where nobody counted, as in an older version's pool."""
+    """The sum that the ends must have; −1 if nobody counted, as in an older version's pool."""
     channel: FileChannel
     store_id: str
 
     def find_damage(self) -> str | None:
-        """The damage of the queues, in a line; None where there is none.
+        """Describes the damage of the queues in a line; None without damage.
 
         Reads a few entries and records of each topic.
         """
@@ -83,8 +83,8 @@ class AdoptedQueues:
     def _check_unsynced(self, queue: ConsumeQueue, named: NamedQueue, end: int, segments: RecentSegments) -> None:
         """Checks that the entries behind `synced` are this topic's own too.
 
-        The last entry must name its record. A kill may have cut the write of the last entry short:
-        then the last but one must name its record. Raises CorruptRecord, DamagedFile.
+        The last entry must name its record. If a kill has cut the write of the last entry short,
+        the last but one must name its record. Raises CorruptRecord, DamagedFile.
         """
         last = end
         while len(entries := queue.entries(last, _BLOCK_ENTRIES)) and entries["size"].all():
@@ -101,9 +101,9 @@ class AdoptedQueues:
                 raise
 
     def rebuild(self, report: Report) -> int:
-        """Places the entries of [first, synced) and empties everything else.
+        """Places the entries of [first, synced) and empties all other places.
 
-        Returns the new sum of the ends; −1 where they can't be read.
+        Returns the new sum of the ends; −1 if they can't be read.
         """
         files = QueueFiles(self.lane_directory, self.channel, self.file_bytes)
         repair = QueueRepair(files)
@@ -133,7 +133,7 @@ class AdoptedQueues:
         return total_of_ends(self.lane_directory, self.first, self.synced, self.channel)
 
     def _known_ends(self, report: Report) -> Mapping[str, int]:
-        """Where topics ended at the last stop: a lower limit."""
+        """The ends of topics at the last stop: lower limits of their present ends."""
         try:
             known = load_ends(self.lane_directory, self.store_id, self.channel)
         except DamagedFile as error:
@@ -151,11 +151,11 @@ def check_queues(
     channel: FileChannel,
     report: Report,
 ) -> None:
-    """Checks the lane's consume queues, and builds them anew where the check fails.
+    """Checks the lane's consume queues, and builds them anew if the check fails.
 
-    At return all positions and counts are right. It is called while there is no dispatcher. A
-    producer that holds the lane goes on meanwhile: it keeps its own queue offsets. Raises
-    RecoveryError, DiskError, and PoolNotAdopted where the log is another's.
+    When it returns, all positions and counts are right. It is called while there is no dispatcher.
+    A producer that holds the lane goes on meanwhile: it keeps its own queue offsets. Raises
+    RecoveryError, DiskError, and PoolNotAdopted if the log belongs to another lane or store.
     """
     row = control.row(lane_directory.number)
     synced = row[Lane.DISPATCH_SYNCED]

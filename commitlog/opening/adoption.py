@@ -1,7 +1,7 @@
 """Adopts the pool of the last start: its positions go on, whatever the size of the log.
 
-The files must fit the pool, because somebody may have changed them while nobody ran. Where they do
-not, the pool is refused by name. No old buffer is ever written over newer data.
+The files must fit the pool, because somebody may have changed them while no process ran. If they do
+not fit, the start refuses the pool with an error. No old buffer is ever written over newer data.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _OF_THE_LAST_RUN = (
     Lane.FLUSH_REQUESTED,
     Lane.FIRST_RECORDED,
 )
-"""Words that begin at 0 in every run."""
+"""The words that are 0 at the begin of every run."""
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """See the module. `control` is the region of a pool that belongs to the store."""
+    """One adoption. `control` is the region of a pool that belongs to the store."""
 
     control: ControlRegion
     directory: StoreDirectory
@@ -59,7 +59,7 @@ class Adoption:
     def run(self) -> None:
         """Checks every lane against its files.
 
-        A lane whose words and buffers in the pool don't count is recovered from its files. Raises
+        A lane whose words and buffers can't be used is recovered from its files. Raises
         PoolNotAdopted, RecoveryError, DiskError.
         """
         on_disk = set(self.directory.lane_numbers())
@@ -139,7 +139,7 @@ class Adoption:
     def _check_files(self, lane_directory: LaneDirectory) -> None:
         """Checks that everything that was flushed and indexed is in the files.
 
-        Missing parts that memory or the log still has are put back. Raises PoolNotAdopted,
+        Missing parts are put back if the memory or the log still has them. Raises PoolNotAdopted,
         RecoveryError, DiskError.
         """
         size = self.control.row(lane_directory.number)[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
@@ -152,10 +152,10 @@ class Adoption:
 
 
 def _note_loss(row: memoryview, where: int) -> None:
-    """Tells the holders of receipts that what was accepted behind `where` may be lost.
+    """Tells the holders of receipts that accepted messages behind `where` may be lost.
 
-    Other messages will take those places. It is noted before the lane is recovered, so that no
-    receipt is confirmed by what the recovery stores.
+    Other messages will take their places in the log. This is noted before the lane is recovered.
+    Otherwise the positions that the recovery stores would confirm receipts of lost messages.
     """
     row[Lane.LOST_BEHIND] = where
     row[Lane.LOSSES] += 1
@@ -182,10 +182,10 @@ def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileC
 
 
 def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
-    """Copies the bytes that are only in buffers to the segment files.
+    """Copies the bytes that only buffers have to the segment files, before a recovery reads these.
 
-    A recovery that reads the files comes next. This writes the bytes in place of the committer,
-    whose lock is held. Nothing is written over what was flushed, nor over whole records.
+    It does the work of the committer, whose lock is held. It never writes over flushed bytes, nor
+    over whole records.
     """
     row = control.row(lane_directory.number)
     size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
@@ -213,11 +213,11 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
 def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
     """Checks the segment files above `flushed` against the buffers.
 
-    Every byte of a file must be that of the buffer or zero, and zero behind `wrote`. Where a
-    committed byte is missing, `committed` goes back to `flushed`: nobody may read that byte from
+    Every byte of a file must be that of the buffer or zero, and zero behind `wrote`. If a committed
+    byte is missing in the file, `committed` goes back to `flushed`: nobody may read that byte from
     the file, or find a log's end by it, before the committer has written it again. Raises
-    PoolNotAdopted; CorruptRecord where a buffer was damaged; FileNotFoundError where the buffers
-    are gone.
+    PoolNotAdopted, CorruptRecord if a buffer was damaged, and FileNotFoundError if the buffers are
+    gone.
     """
     row = control.row(lane_directory.number)
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
@@ -253,10 +253,10 @@ def _check_held(
     end: int,
     channel: FileChannel,
 ) -> None:
-    """Checks with all CRCs that a buffer has whole records behind what was flushed, up to `end`.
+    """Checks with all CRCs that a buffer has whole records from `flushed` to `end`.
 
-    The first of them may begin in what was flushed. The file has that part, so the buffer need not.
-    Raises CorruptRecord, and PoolNotAdopted where not even the first record is of this lane.
+    The first of them may begin before `flushed`. The file has that part, so the buffer need not
+    have it. Raises CorruptRecord, and PoolNotAdopted if not even the first record is of this lane.
     """
     lane, row = lane_directory.number, control.row(lane_directory.number)
     begin, flushed = max(row[Lane.DISPATCHED], start), max(row[Lane.FLUSHED], start)
@@ -277,9 +277,9 @@ def _check_held(
 def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int, channel: FileChannel) -> None:
     """Checks that there are zeros behind `wrote`. Raises PoolNotAdopted.
 
-    A RocketMQ that had the lane open would have appended there. Where the lessee writes the file
-    itself, there may be bytes that it had not published. They look like the bytes of another
-    writer, so nothing is checked.
+    A RocketMQ that had the lane open would have appended there. If the lessee writes the file
+    itself, it may have written bytes there and not published them. These look like the bytes of
+    another writer, so nothing is checked then.
     """
     row = control.row(lane_directory.number)
     wrote = row[Lane.WROTE]
@@ -320,10 +320,10 @@ def _has_all(
 def _blocks(
     lane_directory: LaneDirectory, buffer: memoryview, start: int, where: int, end: int, channel: FileChannel
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What a segment file and its buffer have in [where, end), a block at a time.
+    """Gives the bytes of a segment file and of its buffer in [where, end), a block at a time.
 
-    A file that is not made yet has no bytes. The buffer's bytes are copies, because a view that
-    stays would keep the buffer mapped.
+    A file that is not made yet has no bytes. The buffer's bytes are copies, because a view would
+    keep the buffer mapped.
     """
     with contextlib.ExitStack() as opened:
         try:

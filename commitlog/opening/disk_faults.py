@@ -1,4 +1,4 @@
-"""The errors of a disk at a start, by name."""
+"""Gives the errors of a disk at a start their names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from commitlog.errors import FAULT_BY_ERRNO, RecoveryError, disk_error
 def named_faults(doing: str, advice: str) -> Iterator[None]:
     """Names an OSError within a with-block.
 
-    It becomes a DiskError where the disk refuses, and otherwise a RecoveryError. `doing` and
-    `advice` are parts of the error's text.
+    It becomes a DiskError if the disk refuses, and otherwise a RecoveryError. `doing` and `advice`
+    are parts of the error's text.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The gaps that lost segment files leave in a log, found without a walk over all of it."""
+"""Finds the gaps that lost segment files leave in a log, without a walk over the whole log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from commitlog.reading.log_scan import Gap, LogScan
 
 
 def gaps_of_files(log: LogScan, first: int, end: int, too_short: Collection[int]) -> Iterator[Gap]:
-    """The gaps that begin in [first, end) in segments without a file, or whose file was too short.
+    """Gives the gaps in [first, end) of segments without a file, or whose file was too short.
 
-    `too_short` has the starts of these. Both offsets are where a segment begins. No gap comes
-    twice; where no record follows, the last one has the end of the last file.
+    `too_short` has the starts of the short files. `first` and `end` are begins of segments. No gap
+    comes twice. If no record follows the last gap, it ends at the end of the last file.
     """
     done = first
     for start in sorted({*_missing(log, first, end), *too_short}):
@@ -28,7 +28,7 @@ def gaps_of_files(log: LogScan, first: int, end: int, too_short: Collection[int]
 
 
 def _missing(log: LogScan, first: int, end: int) -> Iterator[int]:
-    """Where each run of missing files begins in [first, end)."""
+    """The begin of each run of missing files in [first, end)."""
     expected = first
     for start in [*log.segments.starts, end]:
         if expected < min(start, end):

@@ -1,12 +1,12 @@
-"""Trim marks that are above the end of their topic are lowered: they would hide new messages.
+"""Lowers trim marks that are above the end of their topic, because they would hide new messages.
 
-A mark is taken from what is flushed. So it is above the end only where flushed messages are lost:
+Only flushed messages are trimmed. So a mark is above the end only if flushed messages are lost:
 damage has taken the end of the log, or somebody has put older files back.
 
-Where the log has no message of a topic at all, its mark stays. Retention may have taken them, and
-the consume queue may be lost. Then the mark is all that tells where the topic goes on, and a new
-lessee begins there (reading/indexed_offsets.py). So no offset is given out again to readers that
-hold a position.
+If the log has no message of a topic at all, the topic's mark stays. Retention may have deleted its
+messages, and its consume queue may be lost. Then only the mark tells where the topic goes on, and a
+new lessee begins at the mark (reading/indexed_offsets.py). So no offset is used twice, which
+matters to readers that hold a position.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def marks_within(
     unindexed_ends: Mapping[str, int],
     channel: FileChannel,
 ) -> dict[str, TrimMark]:
-    """The marks, none of them above the end of a topic that the log has messages of.
+    """Returns the marks, lowered to the ends of their topics, if the log has messages of these.
 
-    The consume queues tell the ends in the log [first, indexed). `unindexed_ends` has those of the
-    topics with messages behind it. Raises DamagedFile, OSError.
+    The consume queues tell the ends in the log [first, indexed). `unindexed_ends` has the ends of
+    topics with messages behind `indexed`. Raises DamagedFile, OSError.
     """
     found = dict(marks)
     for topic, mark in marks.items():
@@ -53,7 +53,7 @@ def lower_marks(offsets: IndexedOffsets, first: int, indexed: int) -> Iterator[s
     """Lowers the marks of a lane that was recovered, and gives a line for each of them.
 
     The lane's log is [first, offsets.synced), and its consume queues are right up to `indexed`.
-    Marks that can't be read stay as they are, with a line. Raises StoreRefused, OSError.
+    Marks that can't be read stay as they are, and get a line too. Raises StoreRefused, OSError.
     """
     lane_directory, channel = offsets.lane_directory, offsets.channel
     trims, store = TrimMarks(lane_directory, channel), StoreDirectory(lane_directory.path.parents[1], channel)

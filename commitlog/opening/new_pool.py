@@ -1,4 +1,4 @@
-"""A new pool for a store, with its words set to what recovery finds in the files."""
+"""Makes a new pool for a store. Its words are the positions that recovery finds in the files."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def recover_into(
 
 
 def flushed_ends(control: ControlRegion) -> dict[int, int]:
-    """Lane → up to where its log is flushed, for lanes that have ever had a message.
+    """Lane → the offset up to which its log is flushed, for lanes that have ever had a message.
 
-    A lane whose directory was removed meanwhile is among them. It is for a store in which all is
-    flushed: elsewhere the end may lie inside a record.
+    Lanes whose directory was removed meanwhile are among them. Everything in the store must be
+    flushed; otherwise an end may lie inside a record.
     """
     ends = control.lane_table()[:, Lane.FLUSHED]
     return {lane: int(ends[lane]) for lane in ends.nonzero()[0].tolist()}

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 WORTH_BYTES = 16 << 20
-"""A lane with smaller logs is recovered in less time than it takes to make a process."""
+"""A lane with fewer bytes of log is recovered in less time than a process takes to start."""
 _CHILDREN_MOST = 4
-"""Each child takes some 25 MB of its own; all, with the supervisor, must stay below 200 MB."""
+"""How many children run at a time. Each takes 25 MB; with the supervisor all stay below 200 MB."""
 
 _Recover = Callable[[LaneDirectory, Report], LaneEnd]
 

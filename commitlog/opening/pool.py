@@ -26,9 +26,9 @@ from commitlog.shm.region import RegionError, private_directory
 def open_pool(
     directory: StoreDirectory, facts: StoreFacts, channel: FileChannel, report: Report
 ) -> tuple[ControlRegion, StoreFacts]:
-    """The control region of this start with its positions set, and the facts to save with it.
+    """Opens the control region of a start, sets its positions, and returns the facts to save.
 
-    The generation is raised here; the caller saves the facts before the first append. Raises
+    The generation is raised in these facts; the caller saves them before the first append. Raises
     PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, DiskError, UnsafePath.
     """
     _refuse_unsafe_pool(facts)
@@ -95,7 +95,7 @@ def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:
 
 
 def _refuse_damaged_pool(pool: Path) -> None:
-    """Raises PoolNotAdopted where it can't be told whose pool this is: it may hold our messages."""
+    """Raises PoolNotAdopted if nobody can tell whose pool this is: it may hold our messages."""
     try:
         ControlRegion.attach(pool).close()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How large the segments of a store may be, so that its write buffers fit into shared memory."""
+"""Chooses the size of a store's segments, so that its write buffers fit into shared memory."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> 
 
 
 def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
-    """Raises NotEnoughSharedMemory where not even one lane of a store fits.
+    """Raises NotEnoughSharedMemory if not even one lane of a store fits.
 
-    It counts all shared memory of this machine.
+    All of the machine's shared memory counts, even what is in use.
     """
     facts = os.statvfs(base_directory())
     size = facts.f_blocks * facts.f_frsize

@@ -1,8 +1,8 @@
 """Checks whether the consume queues of a lane have the entries of its log.
 
-It checks as much as a recovery has to know. The queues below the recorded `dispatched` were synced.
-So a fault there is damage, and then all queues are built anew (queue_repair.py). Above it entries
-may be missing: the dispatcher places them.
+A recovery needs to know two facts. The queues below the recorded `dispatched` were synced. So a
+fault there is damage, and all queues are built anew (queue_repair.py). Above `dispatched` entries
+may be missing, and the dispatcher places them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class QueueCheck:
         self._sound: dict[str, int] = {}
         """Topic → the end of the sound entries of its queue."""
         self._reached: set[str] = set()
-        """Topics whose first record above `dispatched` was seen."""
+        """Topics of which a record above `dispatched` was seen."""
 
     def have_all_below(
         self, log: LogScan, dispatched: int, counted: int, known_ends: Mapping[str, int] = MappingProxyType({})
     ) -> bool:
         """Whether the queues seem to have every entry below `dispatched`.
 
-        `counted` is the least sum of the ends of the queues. It is −1 where nobody counted, as
-        before a kill. `known_ends` are the least ends of some topics.
+        `counted` is the least sum of the ends of the queues. It is −1 if nobody counted, as after a
+        kill. `known_ends` are the least ends of some topics.
         """
         if rebuild_mark(self._files.lane_directory).exists():
             return False

@@ -39,7 +39,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How much of a queue makes sense: its entries [first, sound)."""
+    """The plausible part of a queue: its entries [first, sound)."""
 
     first: int
     sound: int
@@ -47,16 +47,16 @@ class QueueState:
     """Whether anything but zeros comes after the sound entries."""
     junk_low: int
     junk_high: int
-    """The lowest and highest physical offset that junk names; −1 where it names none."""
+    """The lowest and the highest physical offset in the junk; −1 if it has none."""
     torn: bool = False
-    """Whether junk has an entry that a power cut may have torn."""
+    """Whether the junk has an entry that a power cut may have torn."""
 
 
 class QueueFiles:
     """All consume queues of one lane. The queues that `queue` opened stay open until `close`.
 
-    `file_bytes` is the configured size of a queue's file. Where most files of the lane have another
-    size, that one counts.
+    `file_bytes` is the configured size of a queue's file. If most files of the lane have another
+    size, that size counts.
     """
 
     def __init__(self, lane_directory: LaneDirectory, channel: FileChannel, file_bytes: int = FILE_BYTES) -> None:
@@ -67,7 +67,7 @@ class QueueFiles:
     # ---- open queues ----------------------------------------------------------------------------
 
     def queue(self, topic: str) -> ConsumeQueue:
-        """The lane's own queue of a topic; it stays open. Raises OSError where a sync fails."""
+        """The lane's own queue of a topic, which stays open. Raises OSError if a sync fails."""
         return self._open.get(self.lane_directory.queue_path(topic))
 
     def opened(self, directory: Path) -> ConsumeQueue:
@@ -108,7 +108,7 @@ class QueueFiles:
     def _usual_file_bytes(self, configured: int) -> int:
         """The size that most files of the lane's queues have.
 
-        Where two sizes are equally common, the larger one counts, because a file may have been cut.
+        If two sizes are equally common, the larger one counts, because a file may have been cut.
         """
         sizes = Counter({configured: 1})
         for directory in self.directories():
@@ -120,7 +120,7 @@ class QueueFiles:
     # ---- what makes sense -----------------------------------------------------------------------
 
     def state(self, directory: Path) -> QueueState:
-        """Reads a queue. Raises DamagedFile where its files don't fit together."""
+        """Reads a queue. Raises DamagedFile if its files don't fit together."""
         files = self.files(directory)
         for start, size in files:
             if size not in (0, self.file_bytes) or start % self.file_bytes:
@@ -154,10 +154,10 @@ class QueueFiles:
         return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high, torn)
 
     def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
-        """The entries of these files, some at a time, with the queue offset of the first.
+        """Gives the entries of these files, some at a time, with the queue offset of the first.
 
-        The part that was read may take all blocks that the file has on the disk. Then the rest of
-        the file is a hole, which is not read.
+        If the part that was read takes all blocks that the file has on the disk, the rest of the
+        file is a hole, and is not read.
         """
         per_file = self.file_bytes // ENTRY_BYTES
         for start in starts:
@@ -179,13 +179,16 @@ class QueueFiles:
 
 
 def place_of(queue: ConsumeQueue, offset: int) -> int:
-    """The log offset that the entry of a queue offset names; −1 where there is no entry."""
+    """The log offset in the entry of a queue offset; −1 if there is no entry."""
     entries = queue.entries(max(offset, 0), min(offset + 1, 1))
     return int(entries["physical_offset"][0]) if len(entries) else -1
 
 
 def _sound_entries(entries: Entries, before: int) -> int:
-    """How many of the first entries make sense: a size, and physical offsets that never go back."""
+    """How many of the first entries are plausible.
+
+    They have a size, and physical offsets that never go back.
+    """
     offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
     filled = sizes == PRE_FILL_SIZE
     offsets[filled & (offsets == 0)] = -1
@@ -198,9 +201,9 @@ def _sound_entries(entries: Entries, before: int) -> int:
 def _may_be_parts(entries: Entries, position: int) -> npt.NDArray[np.bool_]:
     """Which entries may be torn: only a part of them was written.
 
-    A torn entry lies in two sectors. One sector has nothing of it and the other has something,
-    because a power cut tears between sectors. The offset that it names means nothing. `position` is
-    where the first entry is in its file, in bytes.
+    A torn entry lies in two sectors. One sector has its part and the other has zeros, because a
+    power cut tears between sectors. The offset that it names means nothing. `position` is where the
+    first entry is in its file, in bytes.
     """
     into = (position + np.arange(len(entries)) * ENTRY_BYTES) % _SECTOR_BYTES
     parts = into > _SECTOR_BYTES - ENTRY_BYTES

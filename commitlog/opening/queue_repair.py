@@ -1,9 +1,9 @@
 """Brings the consume queues of a lane in line with its log after a crash.
 
-It builds them anew where they are damaged. While the queues are built, the file `rebuild.json` is
-in the lane's quarantine: if the start is killed, the next one builds them again. A queue offset
-whose record is lost gets an entry that names the damaged range. So queues have no holes, their ends
-are found by bisection, and no offset is used twice.
+Damaged queues are built anew. While they are built, the file `rebuild.json` is in the lane's
+quarantine: if this start is killed, the next one builds them again. A queue offset whose record is
+lost gets an entry that names the damaged range. So queues have no holes, their ends are found by
+bisection, and no offset is used twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _START_END = 1 << 62
 def cut_queues(lane_directory: LaneDirectory, end: int, channel: FileChannel, queue_file_bytes: int) -> None:
     """Empties the entries of records at or behind `end`, before a log is shortened on purpose.
 
-    A recovery would take them for a proof that the log was flushed further. Raises OSError.
+    A recovery would take these entries for a proof that the log was flushed further. Raises
+    OSError.
     """
     forget_ends(lane_directory, channel)
     files = QueueFiles(lane_directory, channel, queue_file_bytes)
@@ -53,19 +54,19 @@ class QueueRepair:
     def __init__(self, files: QueueFiles) -> None:
         self._files, self._lane_directory, self._channel = files, files.lane_directory, files.channel
         self.gaps: list[Gap] = []
-        """The damaged ranges of the log that were met.
+        """The damaged ranges of the log that the walk has met.
 
         The entry of a lost queue offset names one of them.
         """
         self._built_from: int | None = None
-        """The log offset from which all queues are built; None where they are not built anew."""
+        """The log offset from which all queues are built; None if they are not built anew."""
         self._ends: dict[str, int] = {}
         self._placed: dict[str, int] = {}
 
     def begin_rebuild(self, first: int) -> None:
         """Marks durably that all queues are built from log offset `first` on.
 
-        Then it gives files their size, and empties entries that make no sense.
+        Then it gives files their size, and empties entries that are not plausible.
         """
         self._built_from = first
         mark = rebuild_mark(self._lane_directory)
@@ -84,8 +85,8 @@ class QueueRepair:
     def _set_strangers_aside(self) -> None:
         """Moves things that are named like a queue and are not directories into the quarantine.
 
-        A link to a directory may be the topic's own queue, which nothing but its entries tells of.
-        So its files are copied into the link's place.
+        A link to a directory may lead to the topic's own queue, and its entries may be the only
+        trace of the topic. So the files behind the link are copied into the link's place.
         """
         for topic in self._channel.list(self._lane_directory.consumequeue):
             queue = self._lane_directory.queue_path(topic)
@@ -100,7 +101,7 @@ class QueueRepair:
                     break
 
     def _copy_files(self, files: dict[str, Path], queue: Path) -> None:
-        """Copies the files of a queue into its directory, which is made."""
+        """Makes the directory of a queue, and copies the queue's files into it."""
         file_bytes = self._files.file_bytes
         self._channel.make_directory(queue, below=self._lane_directory.path)
         for name, source in files.items():
@@ -165,12 +166,13 @@ class QueueRepair:
                 self._placed[topic] = max(self._placed.get(topic, 0), int(offsets[end - 1]) + 1)
 
     def _fit_before(self, queue: ConsumeQueue, first: int) -> int:
-        """Where a queue ends before the entry of its topic's first record.
+        """Mends a queue before the entry of its topic's first record, and returns where it ends.
 
-        `first` is the queue offset of that record. When all is built anew, the entries before it
-        have to name deleted records or damage. Otherwise they are another topic's, or some are
+        `first` is the queue offset of that record. In a rebuild, the entries before `first` must
+        name deleted records or damage. If they do not, they are another topic's, or some are
         missing. Then nobody knows how many of these records were deleted. So as many as the damage
-        may have held count as lost in it, and only the others are filled in as RocketMQ does.
+        may have held count as lost in the damage, and only the others are filled in as RocketMQ
+        does.
         """
         state = self._files.state(queue.directory)
         if self._built_from is None or first == 0:
@@ -190,16 +192,17 @@ class QueueRepair:
         return first
 
     def _gap_behind(self, queue: ConsumeQueue, end: int, count: int) -> Gap | None:
-        """The last damaged range that may have held `count` records after entry `end` − 1.
+        """The last damaged range that may have held the `count` records after entry `end` − 1.
 
-        It ends behind that entry's record. All that do are large enough for that many records.
+        It must end behind that entry's record, and all ranges that do must have room for `count`
+        records.
         """
         where = place_of(queue, end - 1)
         behind = [gap for gap in self.gaps if gap.end > where]
         return behind[-1] if behind and count <= _room(behind) else None
 
     def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
-        """Places entries for the queue offsets [end, first), whose records are not there."""
+        """Places entries for the queue offsets [end, first), whose records the log lacks."""
         if gap := self._gap_behind(queue, end, first - end):
             _fill_lost(queue, end, first, gap)
         else:
@@ -208,11 +211,11 @@ class QueueRepair:
     # ---- the end --------------------------------------------------------------------------------
 
     def reach(self, ends: Mapping[str, int]) -> list[str]:
-        """Places entries for the messages of topics that ended later than the log tells.
+        """Places entries for lost messages of topics that ended later than the log shows.
 
-        They name the damage that had their records. `ends` are next queue offsets. Where no message
-        of a topic is left, retention may have deleted it; its offsets go on all the same. Returns a
-        line for each topic of which messages are lost.
+        The entries name the damage that had their records. `ends` are next queue offsets. If no
+        message of a topic is left, retention may have deleted them; the topic's offsets go on all
+        the same. Returns a line for each topic that has lost messages.
         """
         found = []
         for topic, end in ends.items():
@@ -263,11 +266,11 @@ class QueueRepair:
             return first_where(lambda offset: place_of(queue, offset) >= end, state.first, state.sound)
 
     def trim(self) -> list[str]:
-        """Empties the places behind a topic's last record, after all of the log was placed.
+        """Empties the places behind each topic's last record, after the whole log was placed.
 
-        Somebody may have put another topic's files in the place of its own. Entries of deleted
-        records stay, and so do entries that name damage. Returns a line for each queue that had
-        other entries.
+        Somebody may have put another topic's files in the place of the topic's own. Entries of
+        deleted records stay, and so do entries that name damage. Returns a line for each queue that
+        had other entries.
         """
         first, found = self._built_from, []
         if first is None:
@@ -288,10 +291,11 @@ class QueueRepair:
         return found
 
     def _lose(self, directory: Path, begin: int) -> int:
-        """Names damage in the entries from `begin` on, in as many as the damage may have held.
+        """Makes the entries from `begin` on name damage, as many as the damage may have held.
 
-        Their places have other records. Either these entries are another queue's, or the log is
-        another's: then they tell of messages that are missing. Returns where they end.
+        The log has other records at the places that these entries name. Either the entries are
+        another queue's, or the log is another one, and the entries tell of messages that it lacks.
+        Returns where the changed entries end.
         """
         with self._files.opened(directory) as queue:
             end = min(queue.end(), begin + _room(self.gaps))
@@ -301,9 +305,9 @@ class QueueRepair:
         return max(begin, end)
 
     def _first_foreign(self, directory: Path, start: int, end: int, first: int) -> int:
-        """The first of the entries [start, end) that belongs to no deleted or damaged record.
+        """The first of the entries [start, end) whose record was neither deleted nor damaged.
 
-        Its place is neither below `first` nor in a damaged range.
+        Its place is not below `first`, and not in a damaged range.
         """
         with self._files.opened(directory) as queue:
             while start < end:
@@ -317,7 +321,7 @@ class QueueRepair:
             return start
 
     def finish(self) -> None:
-        """Makes everything durable that was placed, and then removes the mark of the rebuild."""
+        """Syncs all entries that were placed, and then removes the mark of the rebuild."""
         self._files.sync()
         self._files.close()
         mark = rebuild_mark(self._lane_directory)

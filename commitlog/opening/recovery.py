@@ -1,4 +1,4 @@
-"""Recovers a lane from its files where no pool is left.
+"""Recovers a lane from its files, if no pool is left.
 
 It finds the end of the log, cuts a torn tail off, and reports damage.
 
@@ -9,9 +9,9 @@ It finds the end of the log, cuts a torn tail off, and reports damage.
       │ and left in place    │ been in memory only       │ later files set aside     │
 
 Flushed bytes are never cut. So a record that readers have seen keeps its place, and its offset
-never names another record later. In a lane without `abort` all of the log was flushed: it was
-stopped properly, by us or by a RocketMQ. The log is walked from the recorded `dispatched` on.
-Where no positions are recorded, it is walked from its first segment on.
+never names another record later. A lane without `abort` was stopped properly, by us or by a
+RocketMQ, so all of its log was flushed. The log is walked from the recorded `dispatched` on. If no
+positions are recorded, it is walked from its first segment on.
 
 Every step may be repeated. A recovery that was killed anywhere and is started again ends the same.
 On a sound lane it changes no byte.
@@ -72,7 +72,7 @@ class LaneEnd:
     """ms, of the last record below `end`; 0 without records."""
     findings: tuple[str, ...]
     entries: int = -1
-    """The sum of the ends of all consume queues; −1 where they can't be read.
+    """The sum of the ends of all consume queues; −1 if they can't be read.
 
     The end of a queue is one past its last entry below `dispatched`.
     """
@@ -91,13 +91,12 @@ def recover_lane(
     """Makes the lane ready to be appended to, before anybody appends or reads.
 
     `report` gets a line for each finding, and now and then a line of progress. `queue_file_bytes`
-    is the configured size of a consume queue's files; where the lane has files of another size,
-    that size counts. `known_end` is a log offset that the log is known to reach: a bad record below
-    it is damage and no torn tail. `store_id` is the store whose `positions` count; see
-    PositionsFile.
+    is the configured size of a consume queue's files; if the lane has files of another size, that
+    size counts. `known_end` is a log offset that the log is known to reach: a bad record below it
+    is damage and no torn tail. `store_id` is the store whose `positions` count; see PositionsFile.
 
-    Raises RecoveryError where the lane is in use or can't be opened without losing data, DiskError
-    where the disk refuses.
+    Raises RecoveryError if the lane is in use or can't be opened without losing data, and DiskError
+    if the disk refuses.
     """
     with named_faults(f"recovery of {lane_directory.path}", "it was left as it is"):
         _prepare_directories(lane_directory, channel)
@@ -135,11 +134,11 @@ def _locked(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[Non
 
 @dataclass
 class _Walked:
-    """What one walk over the log found."""
+    """The findings of one walk over the log."""
 
     end: int = 0
     torn: Gap | None = None
-    """The gap that ends the log; None where nothing has to be cut off."""
+    """The gap that ends the log; None if nothing must be cut off."""
     records_after: int = 0
     corrupt: list[Gap] = field(default_factory=list)
     last_store_timestamp: int = 0
@@ -252,7 +251,7 @@ class _Recovery:
     def _finish_cut(self) -> None:
         """Finishes a cut that a killed recovery or rejoin had begun.
 
-        A torn tail is not cut where somebody has appended since.
+        If somebody has appended since the cut was planned, a torn tail is not cut.
         """
         cut = self.quarantine.pending()
         if cut is None:
@@ -281,9 +280,9 @@ class _Recovery:
             self._find(self.quarantine.fit(start, length))
 
     def _positions_of(self, log: LogScan, recorded: Positions | None) -> Positions:
-        """The recorded positions, with where the log begins.
+        """Returns the recorded positions, with the begin of the log.
 
-        Without a record they are where it begins, which only means a longer walk.
+        Without recorded positions, all of them are the log's begin, which only means a longer walk.
         """
         first = begin_of_log(log, recorded.first_where if recorded else None)
         if recorded is not None:
@@ -295,11 +294,11 @@ class _Recovery:
         return Positions(0, max(flushed, first), first, first, 0, False)
 
     def _finish_deletion(self, segments: MappedFileQueue, positions: Positions) -> None:
-        """Removes retired segments again that came back and leave a hole.
+        """Removes deleted segments again that came back after a power cut with a hole among them.
 
-        Retention had retired everything below the recorded first offset, and had removed files
-        there. A power cut may have brought any of these names back. Where they leave a hole, all of
-        them are removed, and no damage is reported.
+        Retention had deleted segments below the recorded first offset. A power cut may have brought
+        some of these files back. If they leave a hole, all of them are removed, and no damage is
+        reported.
         """
         first = positions.first_where
         retired = [start for start in segments.starts if start + self.size <= first]
@@ -326,7 +325,7 @@ class _Recovery:
             self._find(str(error))
 
     def _look_for_flushed(self, log: LogScan) -> None:
-        """Raises `flushed` to what other files show. It does so once."""
+        """Raises `flushed` to the offset that other files show. Only the first call does it."""
         if not self.knows_flushed:
             self.knows_flushed = True
             found = flushed_by_queues(self.lane_directory, log, self.channel)
@@ -335,7 +334,7 @@ class _Recovery:
             self.flushed = max(self.flushed, found)
 
     def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
-        """Where the last byte that is not zero ends, in a lane that was stopped properly.
+        """The end of the last byte that is not zero, in a lane that was stopped properly.
 
         It is 0 for a lane that was killed.
         """
@@ -352,8 +351,8 @@ class _Recovery:
     def _walk(self, log: LogScan, positions: Positions) -> tuple[_Walked, int]:
         """Walks the log, and returns what it found and how far the consume queues are right.
 
-        The walk begins at the recorded `dispatched`. Where that offset or the queues are doubtful,
-        it begins at the first segment, and builds the queues.
+        The walk begins at the recorded `dispatched`. If that offset or the queues are doubtful, it
+        begins at the first segment, and builds the queues.
         """
         first, dispatched = positions.first_where, positions.dispatched_where
         known_ends = self.ends.topics if self.ends.end <= dispatched else {}
@@ -423,9 +422,9 @@ class _Recovery:
             walked.torn = gap
 
     def _resume_at(self, segments: MappedFileQueue) -> int:
-        """Where a log continues that is damaged up to `flushed`.
+        """Returns the offset at which a log goes on that is damaged up to `flushed`.
 
-        It is behind the damage, so that no offset is used twice.
+        The offset is behind the damage, so that no log offset is used twice.
         """
         flushed = self.flushed
         start = segment_start(flushed, self.size)
@@ -441,9 +440,9 @@ class _Recovery:
     def _carry_out(self, cut: Cut) -> None:
         """Carries a cut out.
 
-        The cut may take away bytes that were recorded as flushed: a last record that seems to reach
-        beyond. In that case the new end is recorded first. Otherwise the next recovery would take
-        the zeros there for damage, and go on behind them.
+        The cut may take away bytes that were recorded as flushed, if the last record seems to reach
+        beyond the end. In that case the new end is recorded first. Otherwise the next recovery
+        would take the zeros there for damage, and would go on behind them.
         """
         positions = self._recorded()
         if positions is not None and positions.flushed_where > cut.end:
@@ -456,7 +455,7 @@ class _Recovery:
     def _cut(self, log: LogScan, walked: _Walked) -> None:
         """Takes everything behind the end out of the log.
 
-        Files that were made ahead and are all zero stay.
+        Only files stay that were made ahead and are all zero.
         """
         if walked.torn is None:
             return

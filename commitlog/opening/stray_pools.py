@@ -1,8 +1,8 @@
-"""Stray pools: they are still in shared memory although their store is gone.
+"""Finds stray pools: they are still in shared memory although their store is gone.
 
 Somebody removed the store with `rm -rf`, or moved it away. A pool has the path of its store in the
-file `store`. It is a stray where the store at that path does not name it any more, and no process
-of the pool lives.
+file `store`. It is a stray if the store at that path does not name it any more, and no process of
+the pool lives.
 """
 
 from __future__ import annotations
@@ -56,12 +56,15 @@ class StrayPool:
         )
 
     def remove(self) -> None:
-        """Gives its memory back."""
+        """Removes the pool, which frees its memory."""
         remove_pool(self.directory)
 
 
 def name_store(pool: Path, store: Path, channel: FileChannel = DISK) -> None:
-    """Notes in a pool which store it belongs to, also after the store was moved. Raises OSError."""
+    """Writes the path of its store into a pool. A start does this again after the store was moved.
+
+    Raises OSError.
+    """
     data = os.fsencode(store)
     with channel.opened(pool / STORE_NAME, write=True, create=True) as fd:
         if channel.pread(fd, _PATH_BYTES_MAX, 0) != data:
@@ -92,7 +95,7 @@ def stray_pools(clock: Clock = SYSTEM_CLOCK) -> list[StrayPool]:
 
 
 def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Whether a pool of a store that is gone may still have a process: it is not a stray yet."""
+    """Whether a pool whose store is gone may still have a process. Then it is not a stray yet."""
     for directory, owner in _pools():
         with contextlib.suppress(OSError, RegionError):
             if owner == store and not _names(store, directory):
@@ -126,7 +129,7 @@ def _stray_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
 
 
 def _names(store: Path, pool: Path) -> bool:
-    """Whether the store names the pool as its own. A store that can't be read may do so."""
+    """Whether the store names the pool as its own. True for a store that can't be read."""
     if not os.path.lexists(store / "store.json"):
         return False
     try:
@@ -148,7 +151,8 @@ def _lives(control: ControlRegion, clock: Clock) -> bool:
 def _is_alive(pid: int) -> bool:
     """Whether a process lives.
 
-    A zombie does not. In a container it stays for ever if the first process waits for no child.
+    A zombie counts as dead. In a container it stays for ever if the first process never waits for
+    its children.
     """
     try:
         state = stat_fields(pid)[0]

@@ -1,15 +1,15 @@
-"""Queue offsets that a store gives out once more, because the messages that had them are lost.
+"""Handles queue offsets that a store uses again, because the messages that had them are lost.
 
-A start keeps what the consume queues and `ends.json` tell of a damaged part of the log. Where they
-are lost with it, or are old, as after a kill or in an older copy of a lane, nobody knows how many
-messages a topic had. The next ones get offsets that were used. Whoever was further would pass over
-them without a word, so he has to hear of it.
+A start keeps the offsets that the consume queues and `ends.json` tell of a damaged part of the log.
+If these files are lost too, or are old (after a kill, or in an older copy of a lane), nobody knows
+how many messages a topic had. Then new messages get offsets that were used before. A reader whose
+position is further would pass over the new messages in silence, so it must be told:
 
 - Spark's checkpoints and forwarders keep the epoch with a position, so an epoch begins.
 - Named readers have their positions in the store: those behind a topic's end are lowered to it.
 
 Both are done at each start while a note tells of the damage, and change nothing the second time. So
-a start that is killed is made good by the next one.
+if a start is killed, the next one completes the work.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def damaged_lanes(directory: StoreDirectory, control: ControlRegion) -> dict[int, int]:
-    """Lane → where the last damage ends that is noted, in lanes that have such a note.
+    """Returns lane → the end of its last noted damage, for lanes with a note.
 
-    A note that can't be read may tell of all of the log.
+    A note that can't be read counts as one of the whole log.
     """
     found: dict[int, int] = {}
     for lane in directory.lane_numbers():
@@ -49,9 +49,10 @@ def damaged_lanes(directory: StoreDirectory, control: ControlRegion) -> dict[int
 
 
 def with_epoch(facts: StoreFacts, damaged: Mapping[int, int], control: ControlRegion) -> StoreFacts:
-    """The facts with an epoch that begins here, if there is damage that no epoch has begun behind.
+    """Returns the facts, with a new epoch if there is damage behind the begin of the last epoch.
 
-    Its number is the next one and no time: a replica that was promoted meanwhile has a later epoch.
+    The new number is the last one plus 1, and no time: so a replica that was promoted meanwhile has
+    a later epoch.
     """
     history = epochs_from_json(facts.epochs)
     known = {lane: max((one.ends.get(lane, 0) for one in history), default=0) for lane in damaged}
@@ -63,9 +64,10 @@ def with_epoch(facts: StoreFacts, damaged: Mapping[int, int], control: ControlRe
 
 
 def lower_readers(directory: StoreDirectory, damaged: Collection[int]) -> Iterator[str]:
-    """Lowers the positions behind the ends of topics in these lanes, and gives a line for each.
+    """Lowers readers' positions that are behind the end of a topic. Gives a line for each.
 
-    What can't be looked at stays as it is, with a line.
+    `damaged` are the lanes with noted damage. A position that can't be read stays as it is, and
+    gets a line too.
     """
     from commitlog.reading.topic_index import TopicIndex  # starts without damage do without it
 

@@ -41,7 +41,7 @@ class _QuietTraceback:
 
     @staticmethod
     def print_exc() -> None:
-        """Prints an exception that a worker can't report to Spark, unless Spark has just left it."""
+        """Prints an exception that a worker can't report to Spark, unless Spark has just gone."""
         if isinstance(sys.exception(), (BrokenPipeError, ConnectionResetError)):
             os._exit(0)  # at once: from Python 3.13 on the unflushed file would complain when it is collected
         traceback.print_exc()

@@ -23,8 +23,7 @@ _ARGUMENTS = {
     "--driver-java-options": JAVA_OPTIONS,
     "--executor-memory": "spark.executor.memory",
 }
-"""Arguments of `spark-submit` → the settings that they stand for. A session has defaults for these.
-"""
+"""Arguments of `spark-submit` → their settings, for which a session has defaults."""
 _VARIABLES = {"MASTER": MASTER, "SPARK_DRIVER_MEMORY": DRIVER_MEMORY}
 _PROPERTY = re.compile(r"\s*([^\s#!=:][^\s=:]*)\s*[=:]?\s*(.*?)\s*")
 
