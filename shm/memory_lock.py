@@ -1,4 +1,4 @@
-"""Keeps shared memory out of swap with mlock2, where the process is allowed to."""
+"""Keeps shared memory out of swap with mlock2, if the process may do that."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def lock_memory_on_use(mapping: memoryview) -> int:
     """Locks each page of a mapped region into memory when it is first used through this mapping.
 
-    It is locked for as long as it is mapped here. All of the region counts for the limit. Returns
-    0, or the errno of the refusal.
+    A page stays locked while it is mapped in this process. The whole region counts for the limit.
+    Returns 0, or the errno of the refusal.
     """
     address = np.frombuffer(mapping, dtype=np.uint8).__array_interface__["data"][0]
     if _libc.mlock2(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping)), _MLOCK_ONFAULT):

@@ -8,8 +8,8 @@ first. On a machine with a weaker order the store has to be a release and the lo
 ControlRegion refuses to run there instead of being wrong now and then.
 
 x86-64 does not keep the order of a store and a later load. A producer that stores `wrote` and then
-looks whether the committer sleeps may look before its store is seen. The sleeper pays for that
-(stages/base_stage.py), the producer does not.
+looks whether the committer sleeps may look before its store is seen. The stage that goes to sleep
+handles this (stages/base_stage.py), so that it costs the producer nothing.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class ControlRegion:
     def is_at(self, store_path: Path) -> bool:
         """Whether the directory at a path is still the pool's store.
 
-        It may have been renamed, removed or replaced. Returns True also where the system does not
-        say: a later open there raises the cause.
+        It may have been renamed, removed or replaced. Returns True if the system does not tell: a
+        later open of the path raises the cause.
         """
         try:
             facts = os.stat(store_path)

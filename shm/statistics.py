@@ -157,7 +157,7 @@ def _totals(words: memoryview) -> tuple[int, int]:
 
 
 def take_sample(words: memoryview, now_ns: int) -> None:
-    """Notes what all lanes have taken so far, if the last note is old enough.
+    """Notes how many messages and bytes all lanes have taken, if the last note is old enough.
 
     Only the supervisor calls it. `words` are those of the whole control region.
     """

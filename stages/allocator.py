@@ -62,9 +62,9 @@ class Allocator(BaseStage):
         self._retention_at = 0  # monotonic ns, when segments are retired next: a reload is seen at once
 
     def news(self) -> int:
-        """A number that changes only with the segments and leases of lanes.
+        """Returns a number that changes only with the segments and leases of lanes.
 
-        Other appends are no news here.
+        Appends within a segment do not change it.
         """
         lanes = self.lanes
         segments = lanes[:, Lane.WROTE] // np.maximum(lanes[:, Lane.SEGMENT_SIZE], 1)
@@ -91,12 +91,12 @@ class Allocator(BaseStage):
         return any(self._make_next(lane) for lane in sorted(self._short(), key=self._urgency))
 
     def _leased(self) -> list[int]:
-        """Lanes with buffers: somebody writes into them, or has left bytes to commit."""
+        """The lanes with buffers: somebody writes into them, or has left bytes to commit."""
         leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
         return leased
 
     def _short(self) -> list[int]:
-        """Lanes that lack segments.
+        """The lanes that lack segments.
 
         While the store stops, these are only the lanes that have data without a file.
         """
@@ -104,7 +104,7 @@ class Allocator(BaseStage):
         return [lane for lane in self._leased() if is_short(lane) > 0]
 
     def _closes(self) -> bool:
-        """Whether the store stops: then only data that was accepted gets files."""
+        """Whether the store stops. Then only accepted data gets files."""
         return self.stopping or bool(self.words[Header.CLOSING])
 
     def _has_data_without_file(self, lane: int) -> bool:
@@ -139,7 +139,7 @@ class Allocator(BaseStage):
     def _make_next(self, lane: int) -> bool:
         """Makes the next segment of a lane.
 
-        Returns False where that is refused or fails: then a fault says why.
+        Returns False if that is refused or fails. A fault of the lane says why.
         """
         row = self.control.row(lane)
         size, start = row[Lane.SEGMENT_SIZE], row[Lane.ALLOCATED]
@@ -205,10 +205,10 @@ class Allocator(BaseStage):
         self._delete_old(now)
 
     def _look_again(self) -> None:
-        """Looks whether what it has said of the disk is still true.
+        """Looks whether the faults that it has published are still true.
 
-        A lane that is short of segments shows that by itself. This is for the time after, when no
-        lane needs one: nobody has to send for a fault to go.
+        If a lane lacks segments, the next attempt shows it. If no lane lacks any, only this look
+        clears a fault, without a message that somebody would have to send.
         """
         with contextlib.suppress(OSError):  # the next round looks again
             self._retention.look_again()

@@ -7,9 +7,9 @@ at most ten rounds without progress, and reports what is left. A line on its sta
 to read its configuration again.
 
 **No lost wakeup.** A producer that finds the stage awake does not ring. On x86 the producer's look
-at the sleep word may overtake its own store of `wrote`, so each could miss the other. The sleeper
-pays for that: it announces its sleep, looks at the positions, waits a millisecond (store buffers
-drain in far less), looks again, and only then sleeps for long.
+at the sleep word may overtake its own store of `wrote`. So the producer may miss the sleep, and the
+stage may miss the record. The stage prevents this: it announces its sleep, looks at the positions,
+waits a millisecond (store buffers drain in far less), looks again, and only then sleeps for long.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
 _SETTLE_MS = 1
 _SPIN_NS = 1_000_000
-"""How long a stage looks for more awaited work after it has found some."""
+"""How long a stage looks on for work that somebody waits for, after it has found some."""
 _SERVE_NS = 5_000_000
 """How long the lanes that wait for a flush may keep a stage from the other lanes."""
 _HURRY_NS = 20_000_000
-"""How long the rest after work stays short after a wait for a flush."""
+"""For how long after a wait for a flush the rests after work stay short."""
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -63,13 +63,14 @@ log = logging.getLogger(__name__)
 class BaseStage(ABC):
     """Base of the stages: its life, its waits and its words. A subclass does the work.
 
-    A subclass sets three class attributes. `watched` has the lane words whose change is news to it.
-    `reach` is the lane word that says how far it has done its part of a synchronous flush; it is
-    None for a stage that has no part in one. `fault_word` is the lane word for its errno.
+    A subclass sets three class attributes. `watched` has the lane words whose change means work for
+    the stage. `reach` is the lane word that says how far the stage has done its part of a
+    synchronous flush; it is None if the stage has no part in one. `fault_word` is the lane word for
+    the errno of its fault.
 
-    Attributes: `lanes` is the live table of the rows of all lanes that there may be, in words: a
-    stage that comes out of a rest has them in no cache. `stage_row` are the words of this stage;
-    `pool` is the pool's directory; `rests` says how often it has rested since its last sleep.
+    Attributes: `lanes` is the live table of the rows of all possible lanes, in words. `stage_row`
+    has the words of this stage; `pool` is the pool's directory; `rests` says how often the stage
+    has rested since its last sleep.
     """
 
     name: str
@@ -123,7 +124,7 @@ class BaseStage(ABC):
             raise StoreNotFound(f"{path}: {error.strerror}; start the store, not a single stage") from error
 
     def _take_lock(self) -> int:
-        """Takes the stage's own lock, which alone decides that there is only one of this stage.
+        """Takes the stage's own lock, so that there is only one process of this stage.
 
         It waits for the lock as long as a start may take, because an orphan may hold it. An orphan
         is a stage that was launched just before its supervisor was killed. It may take the lock so
@@ -141,7 +142,7 @@ class BaseStage(ABC):
         return fd
 
     def _take_pool_lock(self) -> int:
-        """Takes the lock at its other place, which nobody removes together with the lock file.
+        """Takes the stage's lock in the pool, too, because somebody may have removed the lock file.
 
         See commitlog/disk/locks.py. Raises StageFailed.
         """
@@ -155,14 +156,14 @@ class BaseStage(ABC):
 
     @abstractmethod
     def work(self) -> int:
-        """Turns one round over all lanes. Returns how much moved: bytes, or 1 for any step.
+        """Works one round over all lanes. Returns how much moved: bytes, or 1 for a step.
 
         After a large step the stage does not rest.
         """
 
     @abstractmethod
     def left(self) -> int:
-        """How much this stage still has to do before it may leave: bytes, or steps."""
+        """Returns how much this stage must still do before it may leave: bytes, or steps."""
 
     def waiting_lanes(self) -> list[int]:
         """Lanes where somebody waits for a synchronous flush and this stage's part is not done.
@@ -190,19 +191,19 @@ class BaseStage(ABC):
         return 0
 
     def on_reload(self) -> None:
-        """Takes the knobs that a reload may change. A subclass calls it when it is made, too."""
+        """Takes over the knobs that a reload may change. A subclass's constructor calls it, too."""
 
     def on_start(self) -> None:
         """Called before the first round."""
 
     def on_wait_end(self) -> None:
-        """Called after each wait, with or without work: a stage's house-keeping.
+        """Is called after each wait, with or without work, for a stage's house-keeping.
 
         RocketMQ's onWaitEnd.
         """
 
     def on_stop(self) -> None:
-        """Called after the last round: gives descriptors and mappings back."""
+        """Is called after the last round, to give descriptors and mappings back."""
 
     def bell_of(self, stage: str) -> WakeupSender:
         """The sender that wakes another stage."""
@@ -255,11 +256,11 @@ class BaseStage(ABC):
         log.info("the configuration is reloaded")
 
     def _round(self) -> int:
-        """Works, and only then takes out the frames that rang for the work.
+        """Works, and only then takes the frames out of the bell.
 
-        A stage that comes out of sleep has cold caches, and somebody waits for the work. The frames
-        are taken out before anything that may wait. If one of them came for more work, that work
-        shows as news by then.
+        A stage that comes out of sleep has cold caches, and somebody waits for its work, so the
+        work comes first. The frames are taken out before the stage can wait. If a frame came for
+        newer work, `news` shows that work by then.
         """
         moved = self.work()
         if self._rung:
@@ -268,7 +269,7 @@ class BaseStage(ABC):
         return moved
 
     def news(self) -> int:
-        """A number that changes when any watched word does.
+        """Returns a number that changes when any watched word changes.
 
         It is the sum of the words, because they only grow.
         """
@@ -277,9 +278,9 @@ class BaseStage(ABC):
     def wait_for_running(self, interval_ms: int, seen: int) -> None:
         """Sleeps until a wakeup, the end of the interval, or the stop.
 
-        `seen` is what `news` returned before the last round. If it returns another number now, this
-        returns at once. Work that the round saw and could not do (a segment is missing, the disk is
-        full) is no news, so a blocked stage sleeps too.
+        `seen` is the number that `news` returned before the last round. If `news` returns another
+        number now, this returns at once. Work that the last round saw and could not do (a segment
+        is missing, the disk is full) does not change `news`, so a blocked stage sleeps too.
         """
         row = self.stage_row
         self.rests = 0
@@ -345,7 +346,8 @@ class BaseStage(ABC):
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop or to reload. True when one of them came.
 
-        It does not wait while frames are left in the bell, whose descriptor says nothing of them.
+        It does not wait while frames are left in the bell, because the bell's descriptor does not
+        show them.
         """
         ready = self._poller.poll(0 if self._rung else milliseconds)
         for fd, _ in ready:
@@ -365,7 +367,7 @@ class BaseStage(ABC):
         row[Stage.ROUNDS] += 1
 
     def set_fault(self, lane: int, code: int) -> bool:
-        """Says what keeps this stage from a lane, for everybody who waits. True when that is new.
+        """Publishes the fault that stops this stage in a lane. Returns whether it is a new one.
 
         `code` is an errno, or 0 for nothing.
         """
@@ -385,8 +387,8 @@ class BaseStage(ABC):
     def _drain(self) -> None:
         """Works until nothing is left, or until ten rounds have moved nothing.
 
-        Nobody would kill an orphan for being late, so an orphan ends its drain itself when the time
-        of a stop is over.
+        A supervisor kills a stage that is late. An orphan has none, so it ends its drain itself
+        when the time of a stop is over.
         """
         if self._is_orphan():
             self.words[Header.CLOSING] = 1  # nobody else is left to tell the producers, which might never pause
@@ -411,10 +413,10 @@ class BaseStage(ABC):
             log.info("%s drained", self.name)
 
     def _check_place(self) -> None:
-        """Leaves at once, as if it were killed, where another directory is at the store's path.
+        """Raises StoreMoved if another directory, or none, is at the store's path.
 
-        It does the same where no directory is there. The pool has all bytes that are not flushed,
-        and the next start of the store continues with it. Raises StoreMoved.
+        The stage leaves at once then, as if it were killed. The pool has all bytes that are not
+        flushed, and the next start of the store goes on with it.
         """
         if not self.control.is_at(self.directory.path):
             self.let_go()

@@ -79,7 +79,7 @@ class Committer(BaseStage):
             self._buffers.follow()
 
     def work(self) -> int:
-        """Commits one slice of every lane that has something: no lane starves the others."""
+        """Commits one slice of every lane with new bytes, so that no lane starves others."""
         dirty = ((self._wrote != self._committed) | (self._wanted != self._rewritten)).nonzero()[0]
         now = self.clock.monotonic_ns()
         moved = 0
@@ -134,7 +134,7 @@ class Committer(BaseStage):
         )
 
     def _commit(self, lane: int, row: memoryview) -> bool:
-        """Commits one slice of a lane. False where its segment is not made, or not open, yet."""
+        """Commits one slice of a lane. False if its segment is not made, or not open, yet."""
         wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
         size = row[Lane.SEGMENT_SIZE]
         start = segment_start(committed, size)
@@ -187,13 +187,13 @@ class Committer(BaseStage):
             where = start + size
 
     def _rewrite_untrusted(self, lane: int, row: memoryview, committed: int, stop: int) -> None:
-        """Writes bytes of a direct segment again if a failed sync may have lost them.
+        """Writes bytes of a direct segment again if a sync may have lost them.
 
-        It does so before they are committed. A lessee may write bytes before a failed sync and
-        publish them after the rewrite. So the bytes that are published first after a rewrite are
-        written again too. Bytes after those were written after the failed sync, so they count
-        without a rewrite. A committer that starts knows of no rewrite, so it does the same once.
-        Raises OSError, CorruptRecord.
+        They are not committed yet. A lessee may write bytes before a failed sync and publish them
+        after the rewrite. So the first bytes that are published after a rewrite are written again
+        too. Later bytes were written after the failed sync, so they need no rewrite. A new
+        committer does not know whether there was a rewrite, so it also does this once. Raises
+        OSError, CorruptRecord.
         """
         if stop > self._trusted_above.get(lane, 0):
             start = segment_start(committed, row[Lane.SEGMENT_SIZE])
@@ -236,7 +236,7 @@ class Committer(BaseStage):
         return all((self._on_disk(fd, position + at, len(part)) or b"") == part for at, part in parts)
 
     def _on_disk(self, fd: int, position: int, count: int) -> bytes | None:
-        """Bytes of a segment file, or None where they can't be read: a write may mend that."""
+        """Bytes of a segment file, or None if they can't be read. A write may mend that."""
         try:
             return self.channel.pread(fd, count, position)
         except OSError as error:
@@ -246,12 +246,12 @@ class Committer(BaseStage):
     def _of_both(
         self, lane: int, row: memoryview, start: int, held: memoryview, count: int, on_disk: bytes | None
     ) -> bytes | memoryview:
-        """What the first `count` bytes of a segment file are to be, where it is not as the buffer.
+        """Returns the right first `count` bytes of a segment file that differs from its buffer.
 
-        Either a failed sync has lost bytes of the file, or the memory was harmed. Whole records of
-        the file stay, and the buffer has what follows them. Nothing that was flushed is written
-        from a buffer whose own records are not whole, and no zeros in place of what the file did
-        not give. Raises OSError where neither is to be had.
+        Either a failed sync has lost bytes of the file, or the memory was damaged. Whole records of
+        the file stay, and the buffer gives the bytes behind them. If the buffer's own records are
+        not whole, it gives no flushed bytes. No zeros take the place of bytes that could not be
+        read from the file. Raises OSError if neither side has the bytes.
         """
         lane_directory = self.directory.lane_directory(lane)
         at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
@@ -293,7 +293,7 @@ class Committer(BaseStage):
 
 
 def _fault_of(error: OSError | CorruptRecord | RegionError) -> int:
-    """The errno that tells others of an error."""
+    """The errno under which an error is published as a fault."""
     if isinstance(error, OSError):
         return error.errno or errno.EIO
     return errno.EILSEQ if isinstance(error, CorruptRecord) else errno.ENOENT  # another file is in its buffers' place

@@ -1,8 +1,8 @@
 """Places an entry in a consume queue for every flushed record: RocketMQ's ReputMessageService.
 
 Each entry goes to QUEUEOFFSET × 20 of its topic's queue, so placing it again writes the same bytes.
-A dispatcher that was killed may start again from `dispatched`, or from anywhere before it. The
-consume queues are synced before `dispatch_synced` says so; `positions` records that word.
+After a kill a dispatcher may start again at `dispatched`, or anywhere before it. The consume queues
+are synced before `dispatch_synced` says so; `positions` records that word.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class LaneDispatch:
     """The dispatcher's state of a lane."""
 
     entries: int = -1
-    """How many entries its queues have in all at `dispatched` (positions.py); −1: not known."""
+    """How many entries the queues of the lane have at `dispatched` (positions.py); −1: unknown.
+    """
     count_from: int = 0
-    """The log offset from which on the entries may be counted anew, where they are not known."""
+    """If `entries` is not known, the log offset from which on they may be counted anew."""
     queues: dict[str, ConsumeQueue] = field(default_factory=dict)
     """The open queues by topic, the least used first."""
     closed: set[str] = field(default_factory=set)
@@ -86,7 +87,7 @@ class Dispatcher(BaseStage):
         return int(np.sum(self._flushed - self._dispatched))
 
     def work(self) -> int:
-        """Dispatches one slice of every lane that has something, across its segments."""
+        """Dispatches one slice of every lane that has new records, across segments."""
         moved = 0
         for lane in np.flatnonzero(self._flushed > self._dispatched).tolist():
             before = moved
@@ -152,9 +153,9 @@ class Dispatcher(BaseStage):
 
     @staticmethod
     def _recall_count(row: memoryview, state: LaneDispatch, where: int) -> None:
-        """Takes the count of entries from shared memory, because the dispatch goes on from `where`.
+        """Takes the count of entries from shared memory: the dispatch goes on elsewhere.
 
-        That is another place than the end of the last step.
+        `where` is not the end of the last step.
         """
         state.entries = counted_entries(row, where)
         state.count_from = row[Lane.FLUSHED]
@@ -167,11 +168,10 @@ class Dispatcher(BaseStage):
             )
 
     def _queue(self, lane: int, topic: str, first: int) -> ConsumeQueue:
-        """A topic's queue in a lane, open; from now on it is the last to be closed.
+        """Returns a topic's open queue in a lane, which is the last one to be closed from now on.
 
-        Its next entry is that of queue offset `first`.
-
-        Raises FileNotFoundError where somebody has removed its files; it is built anew then.
+        Its next entry has the queue offset `first`. Raises FileNotFoundError if somebody has
+        removed the queue's files. The queue is built anew then.
         """
         state = self._state[lane]
         queue = state.queues.pop(topic, None)
@@ -188,9 +188,9 @@ class Dispatcher(BaseStage):
         return queue
 
     def _check_before(self, lane: int, topic: str, queue: ConsumeQueue, first: int) -> None:
-        """Makes sure that the queue has the entry before `first`, as it has unless it was removed.
+        """Makes sure that the queue has the entry before `first`. Only a removed queue lacks it.
 
-        Raises FileNotFoundError where all queues of the lane have to be built anew before.
+        Raises FileNotFoundError if all queues of the lane must be built anew first.
         """
         state = self._state[lane]
         if first == 0 or queue.entries(first - 1, 1)["size"].any():
@@ -201,11 +201,12 @@ class Dispatcher(BaseStage):
         self._fill_before(lane, queue, first)
 
     def _fill_before(self, lane: int, queue: ConsumeQueue, first: int) -> None:
-        """Fills the places before the entry `first` of a queue built anew, as RocketMQ does.
+        """Fills the places before entry `first` of a queue that is built anew, as RocketMQ does.
 
-        No message before it is in the log, so whatever the queue has there is old or another's.
+        The log has no earlier message of the topic, so entries there are old or another queue's.
         Empty places would hide all entries behind them, because the ends of a queue are found by
-        bisection. The end jumps, so the entries are counted anew. To do it again is harmless.
+        bisection. The queue's end jumps, so all entries are counted anew. To do this twice is
+        harmless.
         """
         row, begin = self.control.row(lane), queue.begin_of_file(first)
         forget_entries(row)  # before the end jumps: a reader that has seen the count would miss entries
@@ -216,7 +217,7 @@ class Dispatcher(BaseStage):
         queue.fill(begin, first)
 
     def _make_room(self, lane: int) -> None:
-        """Closes queues where the limit of open ones is reached.
+        """Closes queues if the limit of open ones is reached.
 
         There may be more topics than descriptors. The lane with most open queues closes its least
         used queue first. Each queue is synced before. Raises OSError where that fails for a queue
@@ -269,7 +270,7 @@ class Dispatcher(BaseStage):
         state.closed.clear()
 
     def _sync(self) -> None:
-        """Makes the consume queues durable, then stores that they are."""
+        """Syncs the consume queues, and then stores `dispatch_synced`."""
         self._synced_ns = self.clock.monotonic_ns()
         for lane, state in self._state.items():
             row = self.control.row(lane)

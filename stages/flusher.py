@@ -37,7 +37,7 @@ _PROGRESS_EVERY, _PROGRESS_NS_MIN = 10, 10_000_000_000
 """Progress is logged every tenth thorough interval, but not more often than every ten seconds."""
 
 _COMMITS_NS = 500_000
-"""What two rounds of the committer take besides their rests."""
+"""How long two rounds of the committer take without their rests."""
 _NAME_CHECK_NS = 1_000_000_000
 """How often the flusher checks that open segments still have their names."""
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 class SyncOrder:
     """One fdatasync: the lane's positions when it was ordered, and the file that it syncs.
 
-    `start` is the segment's; the sync makes all bytes below `target` durable.
+    The segment begins at `start`. The sync makes all bytes below `target` durable.
     """
 
     lane: int
@@ -114,10 +114,11 @@ class Flusher(BaseStage):
         self._committer.wake()
 
     def rest_ms(self, now: int) -> int:
-        """How long the flusher rests: while it finds work after each rest, for two commits.
+        """Returns how long the flusher rests after work, in ms.
 
-        It wakes just after the second commit. So it does half the rounds, and the median message
-        comes to the disk as quickly as if both stages rested without regard to each other.
+        The first rest since a sleep takes `linger_ms`. Each further rest ends just after the
+        committer's second commit from now on. So the flusher does half the rounds, and the median
+        message comes to the disk as quickly as if each stage rested without regard to the other.
         """
         if not self.rests:
             return self.linger_ms
@@ -138,7 +139,7 @@ class Flusher(BaseStage):
         return moved
 
     def _wake_the_next(self) -> None:
-        """Wakes the stages that go on with what is flushed. Somebody may wait for a replica."""
+        """Wakes the stages that work on flushed records. Somebody may wait for a replica."""
         if self._ha_service is not None:
             self._ha_service.hurry()
         self._dispatcher.wake()
@@ -202,7 +203,7 @@ class Flusher(BaseStage):
             )
 
     def work(self) -> int:
-        """Opens what the allocator has made, then syncs every lane that is due.
+        """Opens the segments that the allocator has made, then syncs every lane that is due.
 
         Syncs of several lanes overlap.
         """
@@ -225,7 +226,7 @@ class Flusher(BaseStage):
         return moved
 
     def _sync_together(self, orders: list[SyncOrder]) -> int:
-        """Syncs several lanes at the same time; one after the other where no thread can be had."""
+        """Syncs several lanes at the same time; one after the other if no thread can be started."""
         pending: dict[Future[tuple[int, int]], SyncOrder] = {}
         moved = 0
         try:
@@ -317,9 +318,10 @@ class Flusher(BaseStage):
         return order.target - order.flushed
 
     def _open_segments(self, lane: int) -> bool:
-        """Opens every segment of a lane that exists and is not flushed. False where one can't be.
+        """Opens every segment of a lane that exists and is not flushed.
 
-        The committer writes nothing to a segment before it is open here.
+        False if one can't be opened. The committer writes nothing to a segment before the flusher
+        has it open.
         """
         row = self.control.row(lane)
         allocated, flushed = row[Lane.ALLOCATED], row[Lane.FLUSHED]

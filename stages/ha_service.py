@@ -2,8 +2,8 @@
 
 It is a stage like the others, of stores that have an address in `[replication]`. The flusher wakes
 it. Its main thread finds how far each lane may be sent (`replicating/lane_log.py`), and wakes a
-thread for each peer (HAConnection). Peers say how far they have a lane, and `REPLICATED` is what
-all replicas have that are in sync (`replicating/in_sync.py`).
+thread for each peer (HAConnection). Peers say how far they have a lane. `REPLICATED` is the
+position up to which all in-sync replicas have it (`replicating/in_sync.py`).
 
 Two kinds of peers come to two addresses. A *replica* is a copy of the whole store, made by this
 package, over TLS. A *slave* is a RocketMQ slave broker, which follows one lane: each lane has a
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class HAService(BaseStage):
-    """The HAService stage. `lane_logs` are the lanes that there are."""
+    """The HAService stage. `lane_logs` has the log of each lane."""
 
     name = HA_SERVICE
     fault_word = Lane.HA_SERVICE_FAULT
@@ -62,7 +62,7 @@ class HAService(BaseStage):
         )
         self._peer_watch: PeerWatch | None = None
         self._troubles: ReplicationTroubles | None = None
-        """What `replication.json` says; None where that is not known."""
+        """The content of `replication.json`; None if it is not known."""
         self._looked_ns = LONG_AGO_NS
 
     def on_start(self) -> None:
@@ -71,7 +71,7 @@ class HAService(BaseStage):
             self._peer_watch = PeerWatch(self.directory, self.facts, self.config.replication)
 
     def work(self) -> int:
-        """Finds what more may be sent of each lane, and wakes the peers' threads."""
+        """Finds how much more of each lane may be sent, and wakes the peers' threads."""
         moved = 0
         for lane in np.flatnonzero(self._flushed).tolist():
             moved += self._advance(lane)
@@ -114,7 +114,7 @@ class HAService(BaseStage):
             self._replicas.serve()
 
     def left(self) -> int:
-        """How much connected replicas do not have yet."""
+        """Returns how many bytes the connected replicas lack."""
         return self.peers.left(self.lane_logs)
 
     def on_wait_end(self) -> None:
@@ -132,7 +132,7 @@ class HAService(BaseStage):
         self._note_troubles()
 
     def _note_troubles(self) -> None:
-        """Notes what everybody has to know who asks whether the store is well."""
+        """Writes `replication.json`: the troubles that `health` reports."""
         listeners = [one for one in (self._replicas, self._slaves) if one is not None]
         shut = {address: why for one in listeners for address, why in one.shut.items()}
         found = ReplicationTroubles(shut, self.peers.damaged())

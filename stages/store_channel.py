@@ -13,7 +13,7 @@ from commitlog.disk.file_channel import FileChannel
 class StoreChannel(FileChannel):
     """The disk, for paths in one store. Each call checks that the store is still at its path.
 
-    Calls raise FileNotFoundError where the path leads to another directory than at first. An open
+    Calls raise FileNotFoundError if the path leads to another directory than at first. An open
     checks twice. It checks before, so that it makes nothing in the other directory. It checks
     after, so that no byte of ours goes to a file there, and no sync of such a file counts. A file
     that is open already is the store's, wherever the store is.

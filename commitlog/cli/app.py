@@ -1,4 +1,4 @@
-"""What `commitlog` can do: one table of commands, each imported only when it is asked for.
+"""The table of all commands of `commitlog`. A command's module is imported only when it runs.
 
 A command is a plain function of the same name in `commitlog/cli/<module>.py`, with typer's
 annotations. To add one, write the function and a line in its group in `GROUPS`. Modules import what
@@ -31,7 +31,7 @@ from commitlog.errors import (
 from commitlog.lines import printable
 
 _WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaError)
-"""What the value of an option or argument can be. Subclasses are about data, or what is there."""
+"""Errors for a wrong value of an option or argument. Their subclasses have other causes."""
 
 GROUPS: dict[str, dict[str, str]] = {
     "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
@@ -100,13 +100,13 @@ def _line(message: Exception | str) -> str:
 def _show_warning(message: Warning | str, category: type[Warning], *_place: object, **_more: object) -> None:
     """A warning as one line, like an error.
 
-    Its place in the code helps nobody who types a command.
+    It does not show the warning's place in the code, which helps no user of a command.
     """
     print_lines([f"commitlog: {_line(message)} [{category.__name__}]"], err=True)
 
 
 def run_command() -> None:
-    """Does what the command line says.
+    """Runs the command of the command line.
 
     An error of ours, of a file that may not be read, or of the output is printed as one line on
     stderr. The exit code is 2 where a value of the command line is wrong, as typer has it,

@@ -1,4 +1,4 @@
-"""What several commands have in common: STORE, sizes and times, and how they print."""
+"""The common parts of commands: the argument STORE, sizes and times, and how they print."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STORE_VARIABLE = "COMMITLOG_STORE"
 _RATE_MIN, _RATE_MAX = 0.001, 1e9
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.", envvar=STORE_VARIABLE)]
-"""A store that must be there. Without the argument it is the one that the variable names."""
+"""A store that must exist. Without the argument it is the store in COMMITLOG_STORE."""
 NewStoreArgument = Annotated[
     Path,
     typer.Argument(metavar="STORE", help="Directory of the store; made if it is missing.", envvar=STORE_VARIABLE),
 ]
-"""A store that the command makes where there is none."""
+"""A store that the command makes if it does not exist."""
 AnyStoreArgument = Annotated[
     Path,
     typer.Argument(metavar="STORE", help="Directory of the store, or a RocketMQ store root.", envvar=STORE_VARIABLE),
@@ -53,7 +53,10 @@ def duration(given: str | float) -> float:
 
 
 def rate(given: str | float) -> float:
-    """Reads an option's messages a second: no infinity, and none so small that it never sends."""
+    """Reads an option's messages per second.
+
+    Infinity is refused, and so is a rate that would never send.
+    """
     try:
         number = float(given)
     except ValueError:

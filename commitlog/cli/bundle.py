@@ -1,4 +1,4 @@
-"""`commitlog bundle STORE [FILE]`: what somebody who helps needs to see, without any message.
+"""`commitlog bundle STORE [FILE]`: packs the facts that a helper needs, without any message.
 
 The parts come from files, or from commands in processes of their own. So a part that fails, hangs
 or crashes, because the store is damaged, leaves the others alone.
@@ -60,11 +60,11 @@ and processes; versions of programs; times.
 
 
 class PartFailed(Exception):
-    """A command has printed nothing; the text is what it said last."""
+    """A command has printed no result. The text is its last line on standard error."""
 
 
 Part = tuple[str, Callable[[], bytes]]
-"""The name of a file in the bundle, and what makes its content."""
+"""The name of a file in the bundle, and the function that makes its content."""
 
 
 def bundle(
@@ -122,7 +122,7 @@ def _check(directory: StoreDirectory) -> None:
 
 
 def _packed(name: str, directory: StoreDirectory, now: datetime) -> bytes:
-    """The bundle. What a part fails with takes its place, and is said on standard error."""
+    """Makes the bundle. The error of a part that fails takes its place, and is printed too."""
     buffer = io.BytesIO()
     with tarfile.open(None, "w:gz", buffer) as archive:
         for part, content in _parts(directory, now):
@@ -160,7 +160,7 @@ def _readme(directory: StoreDirectory, now: datetime) -> bytes:
 
 
 def _said(command: str, store: Path) -> Iterator[Part]:
-    """What a command prints as JSON, and in a second part what it says on standard error."""
+    """Returns a command's JSON output, and its standard error as a second part."""
     done: list[subprocess.CompletedProcess[bytes]] = []
 
     def output() -> bytes:

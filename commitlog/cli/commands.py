@@ -49,14 +49,15 @@ class Command(TyperCommand):
         return pieces
 
     def _docstring(self) -> str:
-        """Typer takes the indentation from its copy of the text, so this is the function's own."""
+        """The function's own docstring: Typer has changed the indentation of its copy."""
         return cleandoc((self.callback and self.callback.__doc__) or "")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments.
 
-        Where STORE is followed by further arguments, COMMITLOG_STORE takes its place: the first
-        word given is then the one behind it, whatever it is.
+        If a command takes STORE and further arguments, and the variable COMMITLOG_STORE is set, the
+        variable gives STORE. The first word of the command line is then the argument behind STORE,
+        even if it looks like a store.
         """
         arguments = [param for param in self.params if param.param_type_name == "argument"]
         if len(arguments) > 1 and arguments[0].envvar == STORE_VARIABLE and (store := os.environ.get(STORE_VARIABLE)):

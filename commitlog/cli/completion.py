@@ -1,4 +1,4 @@
-"""What a shell offers after an option: names that are in the store, found by file names alone."""
+"""Finds the words that a shell offers after an option: names in the store, by file names alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from commitlog.cli.arguments import STORE_VARIABLE
 
 WORDS = "commitlog.words"
-"""Where a command keeps its words in the context."""
+"""The key in the context under which a command keeps its words."""
 
 
 def topics_of(ctx: typer.Context) -> list[str]:

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def on_end_signal(call: Callable[[], object]) -> None:
-    """Has SIGINT and SIGTERM call this, in the main thread, in place of what they do otherwise."""
+    """Has SIGINT and SIGTERM call a function in the main thread, in place of their usual effect."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         call()

@@ -1,7 +1,7 @@
-"""The one door for what a command prints: standard output and standard error.
+"""The only door for a command's output: standard output and standard error.
 
-Python's own streams may lose a part. With PYTHONUNBUFFERED nobody looks at how much a pipe took,
-and a pipe that somebody has made non-blocking refuses what does not fit at once.
+Python's own streams may lose a part. With PYTHONUNBUFFERED nobody checks how much of a text a pipe
+took, and a non-blocking pipe refuses the part that does not fit at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _ALL = sys.maxsize
 
 
 class WholeWriter(io.BufferedWriter):
-    """Writes all that it is given to a descriptor, or raises OSError with the output's `name`.
+    """Writes everything that it gets to a descriptor, or raises OSError with the output's `name`.
 
-    Where the descriptor is non-blocking it waits. If the output is not vital, what the system
-    refuses is dropped: nobody should lose a running store because a line about it was not read.
+    If the descriptor is non-blocking, it waits. If the output is not vital, refused text is
+    dropped: nobody should lose a running store because nobody reads the lines about it.
     """
 
     def __init__(self, number: int, output: str, *, is_vital: bool) -> None:
@@ -52,7 +52,7 @@ class WholeWriter(io.BufferedWriter):
                     return
 
     def _taken(self, error: OSError) -> int:
-        """How many bytes a refused call has taken all the same; then the next may be made."""
+        """Waits until the next call may be made. Returns how many bytes the refused call took."""
         if isinstance(error, BlockingIOError):
             ready = select.poll()
             ready.register(self._number, select.POLLOUT)
@@ -67,8 +67,8 @@ class WholeWriter(io.BufferedWriter):
 def open_the_door() -> None:
     """Puts whole writers in the place of the process's own streams.
 
-    Where the caller has put others there, as tests do, they stay. A standard input that was closed
-    is empty.
+    If the caller has put other streams there, as tests do, they stay. A closed standard input
+    becomes an empty one.
     """
     if sys.stdout is sys.__stdout__:
         sys.stdout = _text(sys.stdout, WholeWriter(1, STANDARD_OUTPUT, is_vital=True))
@@ -80,7 +80,7 @@ def open_the_door() -> None:
 
 
 def _text(old: Any, writer: WholeWriter) -> io.TextIOWrapper:
-    """A stream like the old one, which is None where the caller has closed it."""
+    """Makes a stream like the old one, which is None if the caller has closed it."""
     if old is None:
         return io.TextIOWrapper(writer, "utf-8", "backslashreplace")
     errors = "backslashreplace" if old.errors == "strict" else old.errors  # a character never ends a command
@@ -90,11 +90,11 @@ def _text(old: Any, writer: WholeWriter) -> io.TextIOWrapper:
 
 
 def only_says() -> None:
-    """Says that what this command prints is not its purpose: it goes on where nobody takes it."""
+    """Notes that this command's output is not vital: the command goes on if nobody reads it."""
     if isinstance(writer := getattr(sys.stdout, "buffer", None), WholeWriter):
         writer.is_vital = False
 
 
 def discard_output() -> None:
-    """Sends standard output to /dev/null from now on, also what is still in a buffer."""
+    """Sends standard output to /dev/null from now on, with the text that is still in a buffer."""
     os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())

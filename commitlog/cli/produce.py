@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _PACE_SECONDS = 0.05
-"""About the time that one batch stands for where `--rate` is given."""
+"""How many seconds of lines are in one batch, about, if `--rate` is given."""
 _LOOK_SECONDS = 0.05
 _PATIENCE_NS = 60_000_000_000
-"""How long it waits for stages that another command starts."""
+"""How long the command waits for stages that another command starts."""
 
 
 def produce(
@@ -129,7 +129,10 @@ def _check_place(topic: str) -> None:
 
 
 def _row_reader(store: str, address: Address | None, topic: str) -> Callable[[Any], Any]:
-    """What makes a row of a line's JSON. Raises NoSchema, before a store is made."""
+    """Returns the function that makes a row of a line's JSON.
+
+    Raises NoSchema before a store is made.
+    """
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.schemas.row_lines import reader_of
     from commitlog.schemas.topic_schemas import TopicSchemas

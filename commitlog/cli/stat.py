@@ -35,7 +35,7 @@ from commitlog.statistics import LaneStatistics, StoreStatistics
 from commitlog.watching.store_facts import Topics, as_json, collect, from_json
 
 EXIT_KILLED = 3
-"""Neither success nor an error, which is 1: everything was shown."""
+"""The exit code for a killed store: it is no success, and no error (1), as all was shown."""
 
 
 def stat(
@@ -99,7 +99,7 @@ def stat(
 
 
 def _without_pid_0(values: dict[str, Any]) -> dict[str, Any]:
-    """Puts null where there is no process: to a shell's `kill`, 0 is its own process group."""
+    """Replaces pid 0 (no process) by null: a shell's `kill 0` ends its own process group."""
     for one, name in (*((lane, "producer") for lane in values["lanes"]), *((one, "pid") for one in values["stages"])):
         one[name] = one[name] or None
     return values

@@ -103,7 +103,7 @@ def _kept(view: StoreView, request: TrimRequest) -> str:
 
 
 def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
-    """Says what would go, as well as it can be known. Returns whether there is anything."""
+    """Prints what the trim would delete, as far as known. Returns whether it is anything."""
     from commitlog.reading.named_readers import NamedReaders
     from commitlog.reading.segment_trim import plan_segment_trim
     from commitlog.reading.topic_index import TopicIndex
@@ -137,7 +137,7 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
 
 @contextlib.contextmanager
 def _running(directory: StoreDirectory) -> Iterator[None]:
-    """Sees that the stages run, with the configuration of their last start."""
+    """Starts the stages for the with-block if they do not run, with their last configuration."""
     from commitlog.config import Config
     from commitlog.disk.locks import is_running
     from commitlog.store import Store

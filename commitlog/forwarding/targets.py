@@ -1,4 +1,4 @@
-"""Which topic of Kafka's each topic of the store goes to, and whether it is still the same one."""
+"""Finds or makes Kafka's topic for each topic of the store, and checks that it stays the same."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, KafkaTopic
 from commitlog.forwarding.positions import Positions, TopicPosition
 
 _USUAL = -1
-"""As many partitions as the broker gives a topic."""
+"""Stands for the broker's own default number of partitions."""
 AT_ONCE = 200
 """About so many partitions of new topics are made in one request, which is as quick as for one."""
 _PARTITIONS_MOST = 100_000
-"""librdkafka asks for no more."""
+"""The largest number of partitions that librdkafka asks for."""
 
 
 class Targets:
-    """The topics of one session, with the positions that it has taken over.
+    """Kafka's topics of one session, with the positions that the session has taken over.
 
     Raises KafkaException, TargetRefused, TargetChanged, TopicRefused.
     """
@@ -29,26 +29,30 @@ class Targets:
         self.positions = positions
         self._ready: dict[str, KafkaTopic] = {}
         self._found: dict[str, KafkaTopic] = {}
-        """What `make` has found and made."""
+        """Name in Kafka → topic, for the topics that `make` has found and made."""
         self._forgotten = False
 
     def forgotten(self) -> bool:
-        """Whether a position was given up since this was asked: its topic begins anew."""
+        """Whether a position was given up since the last call.
+
+        The position's topic is forwarded anew.
+        """
         forgotten, self._forgotten = self._forgotten, False
         return forgotten
 
     def is_ready(self, topic: str) -> bool:
-        """Whether it was prepared."""
+        """Whether `prepare` has returned Kafka's topic for this topic."""
         return topic in self._ready
 
     def make(self, topics: Iterable[tuple[str, Collection[int]]], lanes_max: int) -> None:
-        """Makes the first ones of these that are not there, as many as one request takes.
+        """Makes those of the first topics that Kafka does not have, as many as one request takes.
 
-        With each come its lanes. What can't be made is said when it is prepared.
+        `topics` has each topic with its lanes. If a topic can't be made, `prepare` raises the error
+        later.
         """
         wanted: dict[str, int] = {}
         letters: set[str] = set()
-        """Their names, as Kafka compares them; it does not compare those of one request."""
+        """The wanted names as Kafka compares them. Kafka does not compare those of one request."""
         for topic, lanes in topics:
             if topic in self.positions.topics:
                 continue  # it may be missing because it was removed
@@ -78,9 +82,10 @@ class Targets:
         return _USUAL if self.settings.by_key else max(lanes_max, needed)
 
     def prepare(self, topic: str, lanes: Collection[int], lanes_max: int) -> KafkaTopic:
-        """The Kafka topic of a topic: there, the same as before, and with enough partitions.
+        """Returns Kafka's topic for a topic.
 
-        It is made where it is not there. `lanes_max` is how many lanes the store may have.
+        It exists, is the same as before, and has enough partitions. If it does not exist, it is
+        made. `lanes_max` is how many lanes the store may have.
         """
         needed = self._needed(lanes)
         known = self._ready.get(topic)

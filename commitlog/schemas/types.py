@@ -27,7 +27,7 @@ METADATA_COLUMNS: dict[str, pa.DataType] = {
     "_timestamp": pa.timestamp("us", _TIME_ZONE),
     "_key": pa.binary(),
 }
-"""Where a row comes from: its message, and its number in the message. No schema has such names."""
+"""Columns that tell a row's message, and its number there. A schema can't have these names."""
 
 _SAME: dict[pa.DataType, pa.DataType] = {
     **{kind: kind for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())},
@@ -43,16 +43,16 @@ _SAME: dict[pa.DataType, pa.DataType] = {
     pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
 }
-"""Each type, and how it is stored."""
+"""Type → the type as which it is stored."""
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 FLOATS = (pa.float32(), pa.float64())
 
 
 def stored_type(kind: pa.DataType, column: str, level: int = 0) -> pa.DataType:
-    """How a column of this type is stored.
+    """Returns the type as which a column of this type is stored.
 
-    Raises SchemaError for a type that Spark does not have, and for one that is nested too deep.
+    Raises SchemaError for a type that Spark does not have, and for a type that is nested too deep.
     """
     if level > NESTING_MAX:
         raise SchemaError(f"column {column:.200}: lists, structs and maps are nested at most {NESTING_MAX} deep")
@@ -91,16 +91,16 @@ def _stored(field: pa.Field, column: str, level: int) -> pa.Field:
 
 
 def stored_fields(fields: list[pa.Field], prefix: str = "", level: int = 0) -> list[pa.Field]:
-    """How these columns are stored. Their metadata is left out.
+    """Returns the columns as they are stored, without their own metadata.
 
-    Raises SchemaError for no column, for an empty name, for the name of a metadata column, and for
-    two names that differ in case only, which Spark takes for one.
+    Raises SchemaError if there is no column, a name is empty or that of a metadata column, or two
+    names differ in case only, which Spark takes for one.
     """
     if not fields:
         raise SchemaError(
             f"struct {prefix.removesuffix('.')} has no columns; leave it out"
             if prefix
-            else "a schema has at least one column; a topic of bytes needs none, just send to it"
+            else "a schema has at least one column; a topic of values (bytes) needs no schema: just send to it"
         )
     names = [field.name.lower() for field in fields]
     counts = Counter(names)
@@ -108,7 +108,9 @@ def stored_fields(fields: list[pa.Field], prefix: str = "", level: int = 0) -> l
         if not name:
             raise SchemaError(f"a column of {prefix or 'the schema '}has no name; give it one")
         if not prefix and name in METADATA_COLUMNS:
-            raise SchemaError(f"column {field.name}: readers show there where a row comes from; give it another name")
+            raise SchemaError(
+                f"column {field.name}: readers show here where a row comes from; give your column another name"
+            )
         if counts[name] > 1:
             raise SchemaError(f"column {prefix}{field.name} is there twice (Spark ignores the case): rename one")
     return [_stored(field, f"{prefix}{field.name}", level) for field in fields]

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolWatch:
-    """The allocator calls `update` every now and then.
+    """Counts and warns of lanes without free buffers. The allocator calls `update` now and then.
 
     `lanes` is the live table of lane rows. A lane may be without a free buffer for `low_water_ms`.
     """

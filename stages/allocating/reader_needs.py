@@ -1,7 +1,7 @@
-"""What named readers still need of each lane, as an offset of its log: retention keeps it.
+"""Finds the log offset from which on named readers still need each lane. Retention keeps that part.
 
 Anybody may have written a reader's file, and nothing in it can stop this stage. No pattern is
-matched here, and no path is made from the file's content. Where something is wrong with a file,
+matched here, and no path is made from the file's content. If something is wrong with a file,
 everything is kept for its reader, and the log says so.
 """
 
@@ -18,7 +18,7 @@ from commitlog.reading.named_readers import NamedReader, NamedReaders
 log = logging.getLogger(__name__)
 
 _UNKNOWN = "?"
-"""Stands in place of the readers' names where they can't be listed."""
+"""Takes the place of the readers' names if they can't be listed."""
 
 
 class ReaderNeeds:

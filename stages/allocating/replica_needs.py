@@ -1,4 +1,7 @@
-"""What replicas still lack of each lane: retention keeps it, also while they are gone."""
+"""Finds the part of each lane that replicas still lack.
+
+Retention keeps it, even while they are gone.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class ReplicaNeeds:
         self._states, self._complaint = states, complaint
 
     def holder(self, lane: int, end: int) -> str | None:
-        """A replica that lacks something below `end` and may have it kept: "replica <name>"."""
+        """Names a replica ("replica <name>") for which the log below `end` must be kept."""
         kept_from = self._control.row(lane)[Lane.FLUSHED] - self._keep_bytes
         return next((f"replica {name}" for name in self.lacking(lane, end) if end > kept_from), None)
 

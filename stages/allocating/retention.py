@@ -53,7 +53,7 @@ class Disk:
     available: int
     """Bytes that we may still use."""
     enough: int
-    """Where this many are available, the percentages don't count; 0: they always count."""
+    """If this many bytes are available, the percentages don't count; 0: they always count."""
 
     @property
     def total(self) -> int:
@@ -63,7 +63,7 @@ class Disk:
     def excess(self, percent: int) -> int:
         """How many bytes have to be deleted until the disk is no fuller than `percent`.
 
-        It is 0 or less where the disk is not fuller, or has enough available.
+        It is 0 or less if the disk is not fuller, or has enough bytes available.
         """
         over = self.used - self.total * percent // 100
         return min(over, self.enough - self.available) if self.enough else over
@@ -143,7 +143,7 @@ class Retention:
         return is_full
 
     def look_again(self) -> None:
-        """Notices that a disk which was too full is so no more. Raises OSError."""
+        """Looks whether a disk that was too full has room again. Raises OSError."""
         if self._flags & RetentionFlag.DISK_REFUSES:
             self.refuses()
 
@@ -253,7 +253,7 @@ class Retention:
         return None
 
     def is_asked(self) -> bool:
-        """Whether `commitlog trim` waits for something that can be read."""
+        """Whether `commitlog trim` waits, with a request that can be read."""
         return not self._complaint and self.directory.trim_file.exists()
 
     def _read_request(self) -> None:
@@ -287,9 +287,10 @@ class Retention:
         return True
 
     def _complain(self, error: OSError) -> None:
-        """Says once what is wrong with the request.
+        """Logs once what is wrong with the request.
 
-        Until it is over, the request is looked at only together with old segments, not each round.
+        Until that is over, the request is looked at only together with old segments, not in each
+        round.
         """
         text = f"{self.directory.trim_file}: {error.strerror}"
         if text != self._complaint:

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import NoReturn
 
 REFUSED = os.EX_TEMPFAIL
-"""The exit code of a stage that the system refused something: it is no fault of the stage's."""
+"""The exit code of a stage that the system refused space, descriptors or memory."""
 _COMM = Path("/proc/self/comm")
 
 
 class ForkedStage:
-    """The child, as its parent sees it: what `subprocess.Popen` has of it."""
+    """The child, as its parent sees it, with some methods of `subprocess.Popen`."""
 
     def __init__(self, module: str, store: Path, log_fd: int) -> None:
         """Forks a child that runs `module` with the store as its argument.

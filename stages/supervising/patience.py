@@ -1,4 +1,4 @@
-"""How long a process has waited for another: only the time in which it ran itself.
+"""Measures how long a process has waited for another one: only the time in which it ran itself.
 
 When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a
 whole group), nobody runs, so nobody hangs; but the clock goes on. A waiting process asks every now

@@ -83,7 +83,7 @@ class RunningStore:
         self._note_lanes_at = LONG_AGO_NS
         self._heard = b""  # the owner's last words, without the end of a line
         self._told: list[str] = []
-        """What the owner knows of the troubles of replication."""
+        """The troubles of replication that the owner was told of."""
 
     def start_stages(self) -> None:
         """Starts the stages, and returns when all of them work.
@@ -151,8 +151,8 @@ class RunningStore:
     def _note_lanes(self) -> None:
         """Writes into `store.json` which lanes have messages, once for each lane.
 
-        Where a whole lane is lost, and the pool is, too, nothing else tells that it was there. The
-        offset that goes with it is a record's end.
+        If a whole lane is lost, and the pool too, nothing else tells that the lane existed. The
+        offset beside a lane's number is a record's end.
         """
         ends = self.control.lane_table()[:, Lane.DISPATCHED]
         new = {lane: int(ends[lane]) for lane in ends.nonzero()[0].tolist() if lane not in self.facts.lanes}
@@ -182,10 +182,10 @@ class RunningStore:
         return not said
 
     def _reload(self, wanted: Config) -> dict[str, Any]:
-        """Takes a new configuration. Returns when each changed knob takes effect, for the owner.
+        """Takes a new configuration. Returns, for the owner, when each changed knob takes effect.
 
-        It is in `store.json` before a stage hears of it: a stage that is started again later reads
-        it there, and so does a new producer. Raises StoreMoved.
+        The configuration is in `store.json` before a stage hears of it, because a stage that is
+        started later reads it there, and so does a new producer. Raises StoreMoved.
         """
         self.store_watch.check_place()
         config, changed = self.config.reloaded(wanted)
@@ -249,8 +249,8 @@ class RunningStore:
     def _can_drain_more(self) -> bool:
         """Whether a second run of the stages could drain the rest.
 
-        That is so where something is left because a stage was dead, or because a stage asked for a
-        rewrite after the committer had left.
+        It could if work is left because a stage was dead, or because a stage asked for a rewrite
+        after the committer had left.
         """
         return (rewrites_are_left(self.control) or self.stages.has_failed()) and is_undrained(self.control)
 

@@ -47,7 +47,7 @@ class StageProcess:
     name: str
     process: ForkedStage
     pidfd: int
-    """−1 once it is dead and its death is noted."""
+    """The process's descriptor; −1 once the stage is dead and its death is noted."""
     rounds: int
     """How many rounds the earlier stages of its name have turned."""
     deaths: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class StageProcess:
     stillborn: int = 0
     """How many stages in a row died before they could work."""
     start_at: int = 0
-    """When it is to be started again, monotonic ns; 0 while it runs."""
+    """When the stage is to be started again, monotonic ns; 0 while it runs."""
 
 
 class StageProcesses:
@@ -160,7 +160,7 @@ class StageProcesses:
         return again
 
     def _say(self, text: str) -> None:
-        """Warns of something that may be repeated every second: once, until other words come."""
+        """Warns of a trouble that may come every second. The same words in a row are said once."""
         if text and text != self._said:
             self._said = text
             self._warn(text)
@@ -175,9 +175,10 @@ class StageProcesses:
     def bury(self, stage: StageProcess) -> None:
         """Notes a stage's death, and when to start it again.
 
-        It is started again at once, or after a growing delay where the last ones died young. Raises
-        StageFailed after too many deaths. A death because the system refused something (a full
-        disk, no descriptor) is not one of them: when the system gives it again, all goes on.
+        The stage is started again at once, or after a growing delay if its last processes died
+        young. Raises StageFailed after too many deaths. A death because the system refused
+        something (a full disk, no descriptor) does not count: it may go on when the system has room
+        again.
         """
         code = stage.process.wait()
         os.close(stage.pidfd)

@@ -1,8 +1,8 @@
 """Opens a store: from a path and a configuration to a running store, or to a named error.
 
-An error leaves everything of another owner as it was. What is read before the locks are held can
-only refuse the start. Everything is read again once they are held, and nothing of the store is
-written before.
+An error leaves everything of another owner as it was. Files that are read before the locks are held
+can only be a reason to refuse the start. They are read again when the locks are held, and nothing
+of the store is written before.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class StoreOpening:
         return facts
 
     def _drop_stale_mark(self) -> None:
-        """Removes the mark of a replica that a promotion has left which was killed at its end."""
+        """Removes the mark of a replica that a promotion has left, which was killed at its end."""
         with contextlib.suppress(FileNotFoundError):
             self._channel.unlink(self.directory.replica_file)
             self._channel.sync_directory(self.directory.path)
@@ -167,8 +167,8 @@ class StoreOpening:
     def _ask_peers(self, facts: StoreFacts) -> None:
         """Asks the other machines' stores whether one of them was promoted.
 
-        Those that do not answer are passed over: this one has to start without them, too. Raises
-        StoreSuperseded, and StoreRefused for a backup of a store that runs there.
+        Stores that do not answer are passed over, because this store must be able to start without
+        them. Raises StoreSuperseded, and StoreRefused for a backup of a store that runs there.
         """
         from commitlog.replicas.asking import ask_epoch  # other starts do without it
         from commitlog.replicas.tls import Credentials
@@ -204,7 +204,8 @@ class StoreOpening:
 def _restored(facts: StoreFacts, control: ControlRegion) -> StoreFacts:
     """The facts of a backup that becomes a store: a new epoch begins where the backup ends.
 
-    Whoever has read more of the old store learns from it that the offsets behind are used again.
+    From the epoch, a reader that has read more of the old store learns that the offsets behind that
+    end are used again.
     """
     lanes = [lane for lane in range(LANE_ROWS) if control.row(lane)[Lane.WROTE]]
     history = epochs_from_json(facts.epochs)

@@ -74,8 +74,8 @@ def close_store(
 def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> None:
     """Removes the pool that a failed start has made. Raises OSError.
 
-    Where `store.json` names the pool already, a producer may have found it there: then this closes
-    the store as a stop does. It does the same where `store.json` can't be read.
+    If `store.json` names the pool already, a producer may have found the pool. Then the store is
+    closed as in a stop. The same is done if `store.json` can't be read.
     """
     try:
         is_named = directory.load().pool == facts.pool
@@ -90,7 +90,7 @@ def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlR
 def is_undrained(control: ControlRegion) -> bool:
     """Whether a stage can still do something.
 
-    It could flush what was accepted, or index what was flushed.
+    It could flush accepted messages, or index flushed ones.
     """
     lanes = _sound_lanes(control)
     left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
@@ -98,7 +98,7 @@ def is_undrained(control: ControlRegion) -> bool:
 
 
 def _unflushed(control: ControlRegion) -> list[int]:
-    """The lanes of which something was accepted and is not flushed."""
+    """The lanes with accepted messages that are not flushed."""
     lanes = control.lane_table()
     return list(map(int, np.flatnonzero(lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED])))
 
@@ -176,7 +176,8 @@ def _note_ends(
 ) -> int:
     """Writes where the lane's topics end. Returns the sum of the ends; −1 where it is not known.
 
-    Queues that do not add up to `counted` are damaged: then what an earlier stop wrote stays.
+    If the ends do not add up to `counted`, queues are damaged, and the file of an earlier stop
+    stays.
     """
     ends = ends_of_queues(lane_directory, first, dispatched, channel)
     if ends is None:

@@ -1,6 +1,6 @@
 """The locks of a start: the store's and those of all stages (commitlog/disk/locks.py).
 
-What was read before they are held can only refuse the start.
+Files that are read before the locks are held can only be a reason to refuse the start.
 """
 
 from __future__ import annotations

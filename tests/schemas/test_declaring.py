@@ -88,7 +88,7 @@ def test_text_as_spark_has_it() -> None:
         ("`\ud800` INT", "no Unicode text"),
         ("`` INT", "a name or a type is missing"),
         ("x\0y INT", "is missing before"),
-        ("_Offset BIGINT", "column _Offset: readers show there where a row comes from"),
+        ("_Offset BIGINT", "column _Offset: readers show here where a row comes from"),
         ("a " + "ARRAY<" * (NESTING_MAX + 1) + "INT" + ">" * (NESTING_MAX + 1), "at most 32 deep"),
         ("a " + "ARRAY<" * 5000 + "INT" + ">" * 5000, "nested too deep"),
     ],
