@@ -4,15 +4,14 @@
       ├──────────────────────────────┼──────────────────────────────────────┤
       │ is there since last time     │ copied, checked, indexed             │
 
-While it is brought up to date, the lane has an `abort` file, and its `positions` name what was
-there before. So a backup that was killed is like a killed store: what it had counts, and the next
+While the backup runs, its lane has an `abort` file, and its `positions` are those of the last
+backup. So a killed backup is like a killed store: the data of the last backup counts, and the next
 run, or a start, goes on from there. When `copy` and `publish` are done, the lane is as a proper
 stop leaves it: no process needs more of it than its files.
 
 The consume queues are not copied. Each record that is checked gets its entry, as in a recovery. So
-the queues have what the copied log has, whatever the dispatcher of the store is doing. Only what no
-record tells is taken from the store's queues (queue_ends.py), and from its marks of what was
-trimmed.
+the queues have what the copied log has, whatever the dispatcher of the store is doing. Only the
+facts that no record tells are taken from the store's queues (queue_ends.py) and its trim marks.
 """
 
 from __future__ import annotations

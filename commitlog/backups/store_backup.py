@@ -1,6 +1,6 @@
-"""A backup of a whole store: what belongs to it, in the order that keeps it consistent.
+"""A backup of a whole store: its parts, in the order that keeps the backup consistent.
 
-What names something is read before what it names, and written after it:
+A part that refers to another part is read before that part, and written after it:
 
 1. Named readers and deletions of schemas are read, then of each lane what was trimmed, and its
    positions. So no reader and no mark is further than the logs.

@@ -1,1 +1,1 @@
-"""Files: the one door to the disk, locks, and RocketMQ's files on it. Private."""
+"""The only door to the disk, with locks and RocketMQ's files. Private."""

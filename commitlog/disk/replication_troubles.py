@@ -1,4 +1,4 @@
-"""What keeps replicas from coming, or a small file from them: `STORE/replication.json`.
+"""The troubles that keep replicas, or small files for them, away: `STORE/replication.json`.
 
     {"shut": {"127.0.0.1:4440": "[Errno 98] Address already in use"},
      "damaged": {"readers/billing.json": "…: not the position of a reader …"}}
@@ -22,7 +22,7 @@ _TEXT_MOST, _FILES_MOST = 1_000, 100
 
 @dataclass(frozen=True)
 class ReplicationTroubles:
-    """Both name why: addresses that no replica can come to, and small files that are damaged."""
+    """Addresses that no replica can reach, and damaged small files, each with the reason."""
 
     shut: Mapping[str, str] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)

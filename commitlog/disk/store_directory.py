@@ -301,7 +301,7 @@ class StoreDirectory:
         )
 
     def file_stamp(self) -> tuple[int, int] | None:
-        """What differs once `store.json` was replaced; None if it can't be looked at."""
+        """A value that differs once `store.json` was replaced; None if it can't be looked at."""
         try:
             facts = os.stat(self.file)
         except OSError:
@@ -408,7 +408,7 @@ class LaneDirectory:
         return self.path / "quarantine"
 
     def misplaced(self) -> list[Path]:
-        """What is in the place of a directory beside the log. No start takes such a lane."""
+        """Things in the place of directories beside the log. No start takes such a lane."""
         places = (self.consumequeue, self.tmp, self.quarantine)
         return [path for path in places if os.path.lexists(path) and not path.is_dir()]
 

@@ -35,9 +35,9 @@ class TopicEnds:
 
 
 def load_ends(lane_directory: LaneDirectory, store_id: str, channel: FileChannel) -> TopicEnds:
-    """What the file says; nothing where there is none, or one of another lane or store.
+    """Reads the file; without a file, or with one of another lane or store, there are no ends.
 
-    With `store_id` "" that of any store counts. Raises DamagedFile, OSError.
+    With `store_id` "" the file of any store counts. Raises DamagedFile, OSError.
     """
     path = lane_directory.ends_file
     try:

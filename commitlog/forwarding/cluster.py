@@ -1,7 +1,7 @@
-"""The Kafka cluster that a forwarder feeds: its topics, and what its errors mean.
+"""The Kafka cluster that a forwarder feeds: its topics, and the meaning of its errors.
 
-librdkafka sorts errors into three kinds: retriable, those that end a transaction, and fatal ones.
-A forwarder needs fewer: it begins anew after every error that may pass (forwarder.py), and stops at
+librdkafka sorts errors into three kinds: retriable, those that end a transaction, and fatal ones. A
+forwarder needs fewer: it begins anew after every error that may pass (forwarder.py), and stops at
 those that only a person can mend. So this module names the latter.
 """
 
@@ -47,11 +47,11 @@ CALL_SECONDS = 15.0
 """How long one question to the cluster may take."""
 _CONNECT_SECONDS = 5.0
 STEP_SECONDS = 0.2
-"""After this time who waits for an answer looks whether the forwarder is to stop."""
+"""A wait for an answer looks in these intervals whether the forwarder is to stop."""
 _PROBE_SECONDS = 1.0
-"""While nothing is to be forwarded, Kafka is asked so often whether it is there."""
+"""How often Kafka is asked whether it is there, while nothing is to be forwarded."""
 SILENT_SECONDS = 5.0
-"""Who has not answered for this long is said not to answer."""
+"""If a cluster has not answered for this time, it is reported as silent."""
 BATCH_BYTES_MOST = 1_000_000
 """librdkafka's default of batch.size, which is below the brokers' default of message.max.bytes."""
 REFUSED = {
@@ -73,7 +73,7 @@ _quiet.addFilter(lambda record: _quiet.isEnabledFor(logging.DEBUG))
 
 
 def error_of(error: KafkaException) -> KafkaError:
-    """What librdkafka says."""
+    """Returns librdkafka's error in an exception."""
     found = error.args[0]
     assert isinstance(found, KafkaError)
     return found
@@ -211,7 +211,7 @@ class Cluster:
         self._unanswered_ns, self.last_error = None, ""
 
     def silence(self) -> str:
-        """That Kafka does not answer, and why; empty if it does, or was asked just now."""
+        """Says that Kafka does not answer, and why; empty if it answers, or was asked just now."""
         since = min((at for at in (self._asked_ns, self._unanswered_ns) if at is not None), default=None)
         if since is None or self._clock.monotonic_ns() - since < SILENT_SECONDS * 1e9:
             return ""
@@ -219,7 +219,7 @@ class Cluster:
         return f"{self.settings.url}: Kafka does not answer{why}; waiting for it"
 
     def _answer(self, future: Future[T]) -> T:
-        """What Kafka answers. Raises KafkaException, and what `on_wait` raises."""
+        """Waits for Kafka's answer. Raises KafkaException, and what `on_wait` raises."""
         with self.asking():
             while not future.done():
                 wait([future], STEP_SECONDS)
@@ -229,11 +229,11 @@ class Cluster:
     # ---- errors ---------------------------------------------------------------------------------
 
     def shown(self, text: str) -> str:
-        """A text of librdkafka's without secrets."""
+        """Returns a text of librdkafka without secrets."""
         return without_secrets(" ".join(text.split()), self.settings.properties)
 
     def check(self, error: KafkaError) -> None:
-        """Raises TargetRefused for what does not pass by itself."""
+        """Raises TargetRefused for an error that does not pass by itself."""
         refusal = error if error.code() in REFUSED else self._refusal
         if refusal is not None:
             raise TargetRefused(
@@ -267,7 +267,10 @@ class Cluster:
         self.note_success()
 
     def find(self, names: Iterable[str], seconds: float = CALL_SECONDS) -> dict[str, KafkaTopic]:
-        """Those that are there. Raises KafkaException, TargetRefused, TopicRefused."""
+        """Returns the topics that exist, by name.
+
+        Raises KafkaException, TargetRefused, TopicRefused.
+        """
         wanted = list(names)
         if not wanted:
             return {}

@@ -60,9 +60,9 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.quantities import counted
 
 TRANSACTION_NS = 500_000_000
-"""A transaction takes messages for this long, if there are so many."""
+"""How long a transaction takes messages, if that many wait."""
 INTERVAL_NS = 100_000_000
-"""Two transactions begin so far apart: each costs the cluster some writes, however small it is."""
+"""The shortest time between the begins of two transactions. Each costs the cluster some writes."""
 CHUNK_ROWS = 20_000
 """How many messages of a queue are taken before it is the next one's turn."""
 _DOUBT_SECONDS = 3.0
@@ -74,7 +74,7 @@ _IDLE_SECONDS = 0.02
 
 log = logging.getLogger(__name__)
 Waiting = dict[QueueKey, tuple[int, int]]
-"""What is to be forwarded: topic and lane → offsets [begin, end)."""
+"""The messages that wait to be forwarded: topic and lane → offsets [begin, end)."""
 
 
 class Forwarder:
@@ -135,7 +135,7 @@ class Forwarder:
             self._stop.wait(pause)
 
     def _explain(self, error: KafkaException) -> None:
-        """Raises what only a person can mend; notes what may pass."""
+        """Raises an error that only a person can mend, and notes an error that may pass."""
         found = error_of(error)
         self._cluster.check(found)
         if found.code() in FENCED:
@@ -190,11 +190,11 @@ class Forwarder:
         return {topic: TopicPosition("", "", dict(lanes)) for topic, lanes in known.items()}
 
     def _rewind(self, positions: Positions) -> None:
-        """Goes back to what the store shares with itself before its epoch began.
+        """Moves positions back to the end of the messages that the store kept in its new epoch.
 
-        What it had behind that was not replicated, or came after the backup that was restored.
-        Kafka has it, and keeps it. The store has other messages in its place. Raises ForwardError,
-        DataLoss.
+        Messages behind that end were not replicated, or came after the backup that was restored.
+        Kafka has them, and keeps them. The store has other messages at their offsets. Raises
+        ForwardError, DataLoss.
         """
         known, epoch = positions.owner.epoch if positions.owner else self._owner.epoch, self._owner.epoch
         if known > epoch:
@@ -247,7 +247,10 @@ class Forwarder:
                 self._source.give_back()
 
     def _waiting(self, positions: Positions) -> Waiting:
-        """What is there and not forwarded. Raises what Source.begin does, UnknownTopic."""
+        """Returns the messages that wait to be forwarded.
+
+        Raises the errors of Source.begin, UnknownTopic.
+        """
         queues = {key: queue for key, queue in self._source.refresh().items() if self.settings.wants(key[0])}
         at_start = self._ends is None
         if self._ends is None:

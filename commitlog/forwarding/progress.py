@@ -1,4 +1,4 @@
-"""What the store shows of a forwarder: its named reader, and a file of what it has done.
+"""Shows a forwarder in the store: by its named reader, and by a file of its counters.
 
 A RocketMQ store root is only read, so it shows nothing.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Sent:
-    """What a transaction has: how far each queue is sent, how many messages, and their bytes."""
+    """The content of a transaction: how far each queue is sent, messages, and their bytes."""
 
     to: dict[QueueKey, int]
     messages: int = 0
@@ -192,7 +192,7 @@ class Progress:
         return replace(self._now, state="waiting", last_error=silence)
 
     def _behind(self) -> ForwarderStatistics:
-        """What waits now: it grows while the cluster does not answer.
+        """Returns how much waits to be forwarded now. It grows while the cluster does not answer.
 
         With thousands of queues that wait, a look takes a second. All looks together take a tenth
         of the time.

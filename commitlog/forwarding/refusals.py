@@ -19,7 +19,7 @@ _WAYS_OUT = {
     KafkaError.INVALID_PARTITIONS: "make the topic with another number of partitions, or give --partitions",
     KafkaError.INVALID_CONFIG: "mend the cluster's defaults, or make the topic yourself",
 }
-"""What Kafka refuses of one topic only, and what to do."""
+"""Kafka's errors that refuse one topic only → what to do."""
 
 
 _WITH_KEY = (
@@ -35,15 +35,20 @@ OF_A_MESSAGE = {
     KafkaError.INVALID_RECORD: _WITH_KEY,
     KafkaError.INVALID_MSG: _WITH_KEY,
 }
-"""What Kafka refuses of one message, and what to do."""
+"""Kafka's errors that refuse one message → what to do."""
 TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
-"""Of these the largest message of a batch is the reason."""
+"""The errors whose cause is the largest message of a batch."""
 WANTS_KEY = {KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
-"""Of these the first message without a key is: librdkafka gives the whole batch the error."""
+"""The errors whose cause is the first message without a key. librdkafka gives them to the whole
+batch.
+"""
 
 
 def way_out_of(code: int, key: bytes | None) -> str:
-    """What to do about a message that Kafka refuses. With a key it lacks none."""
+    """Returns the way out for a message that Kafka refuses.
+
+    If it has a key, a missing key is not the cause.
+    """
     if code in WANTS_KEY and key is not None:
         return "the broker's log says what is wrong with it; mend the topic's settings"
     return OF_A_MESSAGE[code]
@@ -67,7 +72,7 @@ class Refusals:
     """The topics of the store that are left out for now."""
 
     tell: Callable[[str], None]
-    """Is called once for each reason."""
+    """The function that is called once for each reason."""
     _reasons: dict[str, TopicRefused] = field(default_factory=dict)
     _told: dict[str, str] = field(default_factory=dict)
 
@@ -75,7 +80,7 @@ class Refusals:
         return topic in self._reasons
 
     def add(self, topic: str, reason: TopicRefused) -> None:
-        """Leaves a topic out. It is told if it was not for the same reason before."""
+        """Leaves a topic out, and tells of it if the reason is a new one."""
         self._reasons[topic] = reason
         text = str(reason)
         if self._told.get(topic) != text:

@@ -26,7 +26,7 @@ _DOUBT_SECONDS = 2.0
 _COMMIT_SECONDS = 60.0
 """Kafka's default of transaction.timeout.ms: after that the coordinator aborts a transaction."""
 ANY_PARTITION = -1
-"""Kafka's partitioner chooses."""
+"""Stands for the partition that Kafka's partitioner chooses."""
 
 
 class Stopped(Exception):  # no error: what is open is aborted
@@ -166,7 +166,7 @@ class Session:
     def _patiently(
         self, call: Callable[[float], object], seconds: float, are_same: Callable[[], bool] = lambda: True
     ) -> None:
-        """Calls again while it is only not done yet, for so many seconds."""
+        """Repeats a call while its only error is that it is not done yet, for so many seconds."""
         deadline = self._clock.monotonic_ns() + int(seconds * 1e9)
         doubt = self._clock.monotonic_ns() + int(_DOUBT_SECONDS * 1e9)
         with self._cluster.asking():
@@ -204,7 +204,8 @@ class Session:
     def close(self) -> None:
         """Aborts what was not committed: until then it hides what comes after from consumers.
 
-        Where no broker answers, the next session aborts it, or the broker does after a minute.
+        If no broker answers, the next session aborts the transaction, or the broker does after a
+        minute.
         """
         self._producer.purge()
         self._producer.poll(0)

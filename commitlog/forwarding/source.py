@@ -1,4 +1,4 @@
-"""The messages of a store as what Kafka takes: values, keys, times and headers.
+"""Reads the messages of a store in the form that Kafka takes: values, keys, times and headers.
 
 They are read as Arrow columns, many at once: a `Reader`, message by message, takes ten times as
 long as all the rest of the way.
@@ -53,7 +53,7 @@ class Rows:
     """When they were stored, in ms since 1970."""
     headers: Iterable[Headers | None]
     bytes: int
-    """What the values take."""
+    """How many bytes the values have."""
 
     @property
     def next(self) -> int:
@@ -108,14 +108,14 @@ class Source:
         return self._index.epoch
 
     def shared_end(self, key: QueueKey, epoch: int) -> int | None:
-        """Up to which queue offset this store has what it had in an earlier epoch; None: all of it.
+        """The queue offset up to which this store has the messages of an earlier epoch; None: all.
 
         Raises DamagedFile.
         """
         return self._index.shared_ends(epoch, [key]).get(key)
 
     def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:
-        """Where to go on in a queue. Raises DataLoss, OffsetOutOfRange."""
+        """Returns the offset at which to go on in a queue. Raises DataLoss, OffsetOutOfRange."""
         where = f"topic {key[0]}, lane {key[1]}"
         if position is None:
             return queue.first
@@ -148,7 +148,7 @@ class Source:
         pa.default_memory_pool().release_unused()
 
     def behind(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> tuple[int, int, int | None]:
-        """Of these messages: how many, their bytes (estimated), and when the oldest was stored."""
+        """Counts waiting messages: their number, bytes (estimated), and the oldest store time."""
         messages = sum(end - begin for begin, end in ranges.values())
         size = sum(int(work.record_bytes * work.slice.rows) for work in self._index.work(ranges))
         times = [

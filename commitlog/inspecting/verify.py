@@ -195,7 +195,7 @@ class _Check:
             self.more += 1
 
     def _check_acknowledged(self, end: int, segments: MappedFileQueue) -> None:
-        """Reports what a copy lacks at its end of what it had acknowledged."""
+        """Reports how much a copy lacks at its end that it had acknowledged."""
         end = max(end, self.root.flushed or 0)  # what is missing below that was reported
         if end < self.acknowledged:
             path = segments.segment_path(segment_start(end, segments.size))
@@ -250,7 +250,10 @@ class _Check:
             self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
 
     def _flushed_besides(self) -> int:
-        """How far consume queues show that the log was flushed, maybe beyond its recorded end."""
+        """The offset up to which the log was flushed, by the consume queues.
+
+        It may be behind the recorded end.
+        """
         if self.root.lane is None or self.root.limit is not None:
             return 0
         lane_directory = LaneDirectory(self.root.path, self.root.lane)

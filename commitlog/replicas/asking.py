@@ -11,10 +11,11 @@ from commitlog.replicas.wire import Hello, Welcome, read_greeting
 
 
 def ask_epoch(address: str, credentials: Credentials, facts: StoreFacts, seconds: float = GREETING_SECONDS) -> Welcome:
-    """What the store at an address says of itself. It learns the epoch of the one that asks.
+    """Returns what the store at an address says of itself.
 
-    Raises StoreSuperseded where it is of an older epoch, ReplicaRefused where it is another store,
-    ReplicationRefused, EOFError, and OSError where nobody answers.
+    That store learns the asking store's epoch. Raises StoreSuperseded where it is of an older
+    epoch, ReplicaRefused where it is another store, ReplicationRefused, EOFError, and OSError where
+    nobody answers.
     """
     host = socket.gethostname()
     hello = Hello(host if is_replica_name(host) else "store", facts.id, facts.epoch, follows=False)

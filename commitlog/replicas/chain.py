@@ -2,10 +2,10 @@
 
 A lane of a copy is a chain of segments, from the first one that retention keeps to where it was
 durable. A segment may be lost, or be damaged, while nobody looks: a disk, a restore, a user. So the
-chain is looked at before recovery, which would take what is lost for damage that the store has too.
-
-What is lost at the end of a lane is taken off its positions, and comes again as new data does. What
-is lost before that is asked for, segment by segment. Each is checked before it gets its name.
+chain is looked at before the recovery, which would take a lost part for damage that the store has
+too. If the end of a lane is lost, its positions are lowered, and that part comes again like new
+data. Lost segments before the end are asked for one by one. Each is checked before it gets its
+name.
 """
 
 from __future__ import annotations
@@ -215,10 +215,10 @@ class Mending:
         return {lane: chain.wanted[:WANTED_MOST] for lane, chain in self._chains.items()}
 
     def expect(self, ends: Mapping[int, int]) -> None:
-        """It is of no use here how far the lanes are."""
+        """Does nothing: a Mending need not know how far the lanes are."""
 
     def note_behind(self, now_ms: int) -> None:
-        """It is of no use here how far the copy is behind."""
+        """Does nothing: a Mending need not know how far the copy is behind."""
 
     def sync(self, *, beside: bool = False) -> bytes:
         """Acknowledges nothing: the copy does not count before it is whole."""
@@ -242,7 +242,7 @@ class Mending:
                     )
 
     def _take_first(self, number: int, first: int) -> None:
-        """Notes what retention has deleted in the store: that is not lost."""
+        """Notes which segments retention has deleted in the store: they are not lost."""
         chain = self._chains.get(number)
         if chain is not None and chain.first < first <= chain.whole_end and not first % chain.size:
             _store_positions(self._directory, self._facts, chain, first, chain.whole_end)

@@ -61,14 +61,14 @@ class Incoming:
         self._acknowledged: dict[int, int] = {}
         """Lane → what was acknowledged last."""
         self._completed = False
-        """Whether it is to be said that the copy is complete."""
+        """Whether the store must still be told that the copy is complete."""
         self.unsynced, self.is_complete = 0, False
         self.noted: dict[int, dict[int, int]] = {}
         """Lane → segments in which only this copy has noted damage. It does not count with them."""
 
     @property
     def is_over(self) -> bool:
-        """It follows for as long as the connection lasts, unless the copy has to heal."""
+        """Whether the copy must heal first. Otherwise it follows while the connection lasts."""
         return bool(self.noted)
 
     def expect(self, ends: Mapping[int, int]) -> None:
@@ -171,10 +171,10 @@ class Incoming:
     # ---- durability -----------------------------------------------------------------------------
 
     def sync(self, *, beside: bool = False) -> bytes:
-        """Makes durable what was written, and returns what to acknowledge.
+        """Syncs the written data, and returns the acknowledgements to send.
 
-        With `beside` the disk works while more is taken in, and a later call acknowledges that. One
-        such sync ends before the next begins, so a slow disk slows the store down.
+        With `beside` the sync runs while more data is taken in, and a later call acknowledges it.
+        One such sync ends before the next begins, so a slow disk slows the store down.
         """
         self.unsynced = 0
         if beside:

@@ -133,7 +133,7 @@ class LaneCopy:
         return self.end == self.first
 
     def tail(self) -> LaneTail:
-        """What a Hello says of it, as far as it is durable."""
+        """Returns the durable end of the lane, for a Hello."""
         start = segment_start(max(self.durable - 1, 0), self.size)
         begin = max(self.durable - TAIL_BYTES, start, self.first)
         with self.channel.opened(self.lane.segment_path(start)) as fd:
@@ -248,7 +248,10 @@ class LaneCopy:
         self._start = self._fd = -1
 
     def fill_queues(self, begins: dict[str, int]) -> None:
-        """Makes topics go on at these queue offsets: retention has deleted what was before."""
+        """Makes topics go on at these queue offsets.
+
+        Retention has deleted the messages before them.
+        """
         queues = self._open_queues()
         for topic, begin in begins.items():
             queue = queues.queue(topic)

@@ -1,9 +1,9 @@
 """Makes a replica the store (`commitlog promote`).
 
-It is looked at whether it is whole. Its lanes are recovered, as after a kill. Then the epoch is
-raised, with a note of where each lane ended: what the old primary has behind these ends never was
-in this store. That makes it a store: the mark of the replica does not count from then on, and goes.
-A promotion that was killed before may be repeated.
+First it is checked whether the copy is whole. Then its lanes are recovered, as after a kill. Then
+the epoch is raised, with a note of where each lane ended: records of the old primary behind these
+ends never were in this store. From then on the copy is a store, and the mark of the replica does
+not count and is removed. A promotion that was killed before may be repeated.
 """
 
 from __future__ import annotations

@@ -115,14 +115,14 @@ def _offsets(lists: pa.Array) -> pa.Array:
 
 
 def _refuse_new_infinities(doubles: pa.Array, floats: pa.Array) -> None:
-    """Rounding is what a FLOAT is for. A number that is too large for it has no place there."""
+    """Raises ArrowException for a number that is too large for a FLOAT. Rounding is no error."""
     infinite = compute.is_inf(floats)
     if compute.any(infinite).as_py() and compute.any(compute.and_(infinite, compute.is_finite(doubles))).as_py():
         raise pa.ArrowInvalid(f"the largest FLOAT is {np.finfo(np.float32).max:g}")
 
 
 def is_null_where_none_may_be(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> bool:
-    """Whether there is a null in a column that is NOT NULL, or in such a part of its values."""
+    """Whether a column that is NOT NULL, or a NOT NULL part of its values, has a null."""
     if isinstance(column, pa.ChunkedArray):
         return any(is_null_where_none_may_be(chunk, field) for chunk in column.chunks)
     if column.null_count and not field.nullable:

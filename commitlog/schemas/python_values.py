@@ -44,7 +44,7 @@ _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], _Kinds, _Kinds, str], ...] = 
 
 
 def wanted(kind: pa.DataType) -> str:
-    """What a value of this type is, in words."""
+    """Describes the values of a type in words, for errors."""
     if pa.types.is_timestamp(kind):
         zone = "without a time zone" if kind.tz is None else "with a time zone"
         return f"a datetime {zone} and without nanoseconds"
@@ -101,7 +101,7 @@ def _to_look_at(items: Any) -> Any:
 
 
 def _are_floats(values: list[Any]) -> bool:
-    """Whether none is too large for a FLOAT. Arrow would make infinity of it."""
+    """Whether no value is too large for a FLOAT. Arrow would turn such a value into infinity."""
     try:
         struct.pack(f"<{len(values)}f", *values)
     except (OverflowError, struct.error):  # the latter for a large int

@@ -36,7 +36,7 @@ _FILE_BYTES_MAX = 4 << 20
 _LOCK_NS = 10_000_000_000
 """How long a change of the file waits for that of another process."""
 _PREFIX = "clog_"
-"""So that a token is known for one where somebody has left it."""
+"""The begin of every token, so that a token that somebody left in a file is recognised."""
 
 
 @dataclass(frozen=True)

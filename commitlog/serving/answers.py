@@ -25,18 +25,18 @@ from commitlog.serving.served_store import ServedStore
 from commitlog.watching.store_facts import as_json, collect
 
 _LOOK_SECONDS = 1.0
-"""The time between two looks while a client waits, unless the flusher tells that there is more.
+"""The time between two looks while a client waits, unless a notice of the flusher comes first.
 
-Nobody tells of a store that is started, and of messages that are trimmed.
+A start of the store and a trim give no notice.
 """
 _OFFSET_END = 1 << 58
 """Queue offsets are below this: an entry of 20 bytes has its place in a file of 2^63 bytes."""
 
 
 def look(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
-    """The topics that the client may see, and their queues. One that it names must be for it.
+    """Returns the topics that the client may see, with their queues.
 
-    It waits as the request says.
+    It must be allowed those that it names. It waits as the request says.
     """
     access.check_reads(request.topics or ())
     deadline_ns = store.clock.monotonic_ns() + min(request.wait_ms, requests.WAIT_MS_MAX) * 1_000_000
@@ -171,9 +171,9 @@ def _without_paths(values: Any, store: ServedStore) -> Any:
 def slices_now(index: LocalIndex, parts: Iterable[requests.QueuePart]) -> tuple[Slice, ...]:
     """The slices of a ticket's queue offsets.
 
-    Which of the rows have no consume queue entry yet is found out now. A client can't say it: it
+    The server itself finds the rows without a consume queue entry. If a client could name them, it
     might lead the reader into the middle of a record. Raises OffsetOutOfRange for offsets that the
-    store does not have yet. Those that it does not have any more are left to the reader.
+    store does not have yet. Offsets that retention has deleted are left to the reader.
     """
     found: list[Slice] = []
     for topic, lane, begin, end in parts:

@@ -1,4 +1,4 @@
-"""Whose call a thread answers. Long work asks now and then whether its client is still there.
+"""Knows which call a thread answers. Long work asks now and then whether the client still waits.
 
 Each call has a thread of gRPC's from its beginning to its end.
 """

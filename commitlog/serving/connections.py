@@ -34,9 +34,9 @@ def _peer(host: str, port: str | int) -> str:
 
 
 def descriptors() -> list[str]:
-    """The numbers of what this process has open. A new connection changes them, as a rule.
+    """The numbers of this process's open descriptors. A new connection changes them, as a rule.
 
-    Where none is left, not even for this look, they are all that it may have.
+    If no descriptor is free for this look, the result is every number that the process may have.
     """
     try:
         return DISK.list(_DESCRIPTORS)
@@ -47,9 +47,10 @@ def descriptors() -> list[str]:
 
 
 def peers() -> set[str]:
-    """`host:port` of all that this process is connected to.
+    """`host:port` of all peers that are connected to this process.
 
-    One that has closed its end is not: its socket stays here until gRPC reads that.
+    A peer that has closed its end does not count, although its socket stays open until gRPC
+    notices.
     """
     return {peer for peer, _, connection in _connections() if _is_established(connection)}
 

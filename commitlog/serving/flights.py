@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a descriptor asks for."""
+    """The request in a descriptor."""
 
     store: ServedStore
     options: SourceOptions

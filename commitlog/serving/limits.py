@@ -1,8 +1,9 @@
 """Limits, so that a slow or hostile client costs no other one anything.
 
 A connection is known once a call on it has said who asks. gRPC reads a whole message into memory
-before anybody is asked that, and waits long for a handshake. So connections are looked at here, and
-those that are not known after a while, or send too much before they are, are ended.
+before anybody is asked that, and waits long for a handshake. So this module looks at the
+connections. It ends a connection that is unknown for too long, or sends too much before it is
+known.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _server_file(path: str) -> ServerFile | None:
 
 
 def _fact(line: bytes) -> dict[str, Any]:
-    """What a line of a process says; nothing if it was killed before the line was whole."""
+    """Parses a line of a process; {} if the process was killed before the line was whole."""
     try:
         return dict(orjson.loads(line))
     except ValueError:

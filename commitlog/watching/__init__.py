@@ -1,1 +1,1 @@
-"""What those who run a store look at: one snapshot of it, which all the tools share."""
+"""Snapshots of a store for the people who run it. All tools share them."""

@@ -67,7 +67,7 @@ _RETENTION_CODES = {
 _RESTARTS_MS = 600_000
 """A restart longer ago than this is forgotten."""
 _ENOUGH_BYTES = 4 << 30
-"""Where this much is free, nothing is nearly full, whatever the percentage says."""
+"""If this many bytes are free, nothing counts as nearly full, whatever the percentage says."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Health:
-    """What is to be said of a store. `reasons` has the worst ones first; a good store has none."""
+    """The health of a store. `reasons` has the worst reasons first; a good store has none."""
 
     status: Literal["good", "degraded", "down"]
     reasons: tuple[Reason, ...] = ()
@@ -102,7 +102,7 @@ class Health:
 
 @dataclass(frozen=True)
 class HealthLimits:
-    """From where on something is a reason."""
+    """The limits beyond which something is a reason."""
 
     silent_ms: int = 5_000
     """A stage, or the supervisor, has given no heartbeat for this long."""
@@ -196,7 +196,7 @@ def _store(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
 
 
 def _only_in_memory(facts: StoreStatistics) -> Iterator[Reason]:
-    """What a store that does not run has accepted and not brought to the disk."""
+    """The reason for accepted messages that a stopped store has only in memory."""
     lanes = tuple(lane.lane for lane in facts.lanes if lane.wrote > lane.flushed)
     if lanes and not facts.running:
         count = sum(max(lane.wrote - lane.flushed, 0) for lane in facts.lanes)
@@ -266,7 +266,7 @@ def _lanes(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
 
 
 def _why_blocked(facts: StoreStatistics, limits: HealthLimits) -> str:
-    """What helps producers that wait: a stage that hangs or is gone is not a slow disk."""
+    """Why producers wait, and the way out: a stage that hangs or is gone, or a slow disk."""
     for stage in facts.stages:
         if stage.stage in ("committer", "flusher") and (not stage.pid or stage.silent_ms > limits.silent_ms):
             return f"the {stage.stage} does nothing; see {facts.path}/logs/{stage.stage}.log"

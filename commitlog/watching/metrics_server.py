@@ -43,7 +43,7 @@ class _Scrape(BoundedHandler):
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """The format that the scraper wants; the plain one where it wants none that there is."""
+    """The format that the scraper accepts; the plain one if it accepts none that we have."""
     try:
         return choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is no number

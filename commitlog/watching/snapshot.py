@@ -67,11 +67,11 @@ class Space:
 
     disk_used: int
     disk_free: int
-    """What this user may still use."""
+    """How many bytes this user may still use."""
     shared_memory_used: int | None = None
     shared_memory_free: int | None = None
     pool: int | None = None
-    """What the pool takes of the shared memory."""
+    """How many bytes of shared memory the pool takes."""
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,10 @@ class StoreWatch:
         return {lane: max(now - at, 0) / 1e6 for lane, at in since.items() if at}
 
     def _unflushed(self, statistics: StoreStatistics) -> dict[int, float]:
-        """The time since the last flush is a limit.
+        """Returns for each lane how long its oldest committed message waits for a flush.
 
-        It is the answer where a commit has ended inside a record: the rest of that is on its way.
+        The time since the last flush is the upper limit. It is the result if a commit has ended
+        inside a record.
         """
         waits = {}
         for lane in statistics.lanes:
@@ -229,7 +230,7 @@ class StoreWatch:
         return None if stored_ms is None else float(max(self.clock.wall_ms() - stored_ms, 0))
 
     def _damaged(self, statistics: StoreStatistics) -> dict[int, int]:
-        """Damage in what was deleted since does not count."""
+        """Counts each lane's noted damage. Damage in deleted parts of the log does not count."""
         view = self.view
         found = {
             lane.lane: sum(at >= lane.first for at, _ in corruption_notes(view.lane_directory(lane.lane), view.channel))
