@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.reading.topic_index import LaneIndex
+from commitlog.reading.lane_index import LaneIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
+from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.queue_order import Fault, QueueOrder
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import QueueStarts, resolve
-from commitlog.reading.topic_index import LaneIndex
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import HOSTS_V6, Buffer, SysFlag
 from commitlog.record.record import decode

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from commitlog.disk.consume_queue import first_where
 from commitlog.disk.store_directory import StoreDirectory, is_segment_name
 from commitlog.disk.trim_request import TrimRequest
+from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.segment_ages import SegmentAges
 from commitlog.reading.topic_facts import MessageFacts, facts_below, facts_of_all
-from commitlog.reading.topic_index import LaneIndex, TopicIndex
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.shm.layout import segment_start
 
 

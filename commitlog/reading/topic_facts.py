@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.topic_index import LaneIndex, TopicIndex
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.record.table import RecordTable
 
 Ints = npt.NDArray[np.int64]

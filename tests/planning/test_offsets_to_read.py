@@ -14,8 +14,9 @@ from commitlog.errors import OffsetOutOfRange
 from commitlog.planning.options import parse_options
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.store_index import LocalIndex
+from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.topic_index import LaneIndex, TopicIndex
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
 from tests.fake_clock import SetClock

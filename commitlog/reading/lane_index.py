@@ -1,0 +1,460 @@
+"""Which topics a lane has, and which queue offsets of each may be read now.
+
+The consume queues know what is dispatched. Records that are flushed (or committed) and not
+dispatched yet are found by walking the log, so a slow or dead dispatcher costs readers only time.
+The order of the steps matters: first read `dispatched`, then the ends of the consume queues, then
+the limit; then walk [dispatched, limit). So everything below this `dispatched` is in the queues,
+and everything above it is walked.
+
+Consume queues are an index, and an index may be damaged. So no entry is believed without a check:
+
+- The ends that a bisection finds must name records of that topic, lane and queue offset.
+- The ends of all topics must add up to what was counted when the store was stopped.
+- The walk must go on where the ends are.
+
+If one of these checks fails, the lane is walked from its first record, with a ReadingWarning. A
+damaged entry between the ends is found when its record is read, because each reader checks the
+records that it gets.
+
+Messages that were trimmed (disk/trim_marks.py) are below `first`, as if retention had taken them.
+Every reader of messages asks this index where a queue begins.
+
+The log may be damaged too. A hole of the log (log_holes.py) hides only the records that were in it:
+the walk goes on behind the hole. Readers of the records meet the hole themselves.
+
+A LaneIndex remembers how far it has walked. So another look costs next to nothing while nothing has
+moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from commitlog.disk.consume_queue import ConsumeQueue, is_light
+from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.quarantine import is_noted
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
+from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
+from commitlog.reading.log_holes import Hole, LogHoles, walk_past
+from commitlog.reading.log_walk import RecentSegments, Step
+from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.rocketmq_bounds import rocketmq_bounds
+from commitlog.reading.view import LaneLimits, LogView
+from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
+from commitlog.record.record import Record
+from commitlog.shm.layout import segment_start
+
+WALK_RATHER_BYTES = 8192
+"""How many bytes of new log, for each of a lane's queues, the index walks at most.
+
+If the log has grown more, the ends of all consume queues of the lane are read again instead of a
+walk.
+"""
+WAYPOINT_BYTES = 1 << 20
+"""Bytes between two waypoints of a topic above `dispatched`.
+
+With the waypoints, a reader of a part walks little more than that part.
+"""
+_SEGMENTS_KEPT = 4
+"""How many segments are mapped at a time, because queues begin and end in different segments."""
+_REST_BYTES = 1 << 16
+"""How many bytes behind the end of the log are searched for a byte that is not zero."""
+
+
+class LaneIndex:
+    """The queues of one lane."""
+
+    def __init__(self, view: LogView, lane: int, isolation: str) -> None:
+        self.view, self.lane, self.isolation = view, lane, isolation
+        self.lane_directory = view.lane_directory(lane)
+        self.queues: dict[str, QueueRange] = {}
+        self.limit = 0
+        """The log offset up to which the index knows the log."""
+        self.records_end = 0
+        """Where the last whole record below the limit ends: the limit may lie inside the next."""
+        self.open_hole: int | None = None
+        """Where a hole begins that no record follows. Nobody knows the topics of its messages."""
+        self.first = -1
+        """The log offset of the first record that was not deleted."""
+        self._walked_to = -1
+        self._indexed_to = 0
+        self._trusts_queues = True
+        self._has_told_of_nothing = False
+        self._hole_end = 0  # end of the last hole that was walked past
+        self._met: set[str] = set()  # topics whose consume queues reach up to the walk, as it has shown
+        self._trims = TrimMarks(self.lane_directory, view.channel)
+        self.holes = LogHoles(self.lane_directory, view.segment_bytes, view.channel)
+        self._segments = RecentSegments(self.lane_directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
+
+    def _limit_of(self, limits: LaneLimits) -> int:
+        return limits.committed if self.isolation == "committed" else limits.flushed
+
+    def refresh(self) -> bool:
+        """Looks how far the lane has come. Returns whether anything has moved.
+
+        If retention deletes a segment during the look, it looks again at the rest. Raises
+        DamagedFile, OSError.
+        """
+        is_trimmed = not self.view.one_log and self._trims.refresh(self.view.store_id)
+        limits = self.view.limits(self.lane)
+        if self.view.live and limits.dispatched < self._indexed_to:
+            self._forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
+        elif self._limit_of(limits) < self.limit and self.view.is_replica:
+            limits = self.view.limits(self.lane)  # once more: the first look may have met a write
+            if self._limit_of(limits) < self.limit:
+                self._forget()  # `commitlog rejoin` has cut it
+        elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
+            self._trim()
+            return is_trimmed
+        try:
+            return self._look(limits)
+        finally:
+            self._trim()
+
+    def _look(self, limits: LaneLimits) -> bool:
+        while True:
+            try:
+                self._follow(limits)
+                return True
+            except _RetentionWasQuicker:
+                limits = self.view.limits(self.lane)
+            except _DoubtfulQueue as doubt:
+                before, limits = limits, self.view.limits(self.lane)
+                if limits.first > before.first or limits.entries < 0 <= before.entries:
+                    continue  # nothing is wrong: what was looked at was deleted, or is counted anew
+                if self.view.one_log:
+                    raise DamagedFile(
+                        f"{doubt}; a RocketMQ that opens the root builds its consume queues anew"
+                    ) from doubt
+                self._distrust(str(doubt))
+
+    @property
+    def trims(self) -> dict[str, TrimMark]:
+        """Topic → which of its messages were trimmed here."""
+        return self._trims.marks
+
+    def _trim(self) -> None:
+        """Raises the first offset of each trimmed queue to its trim mark.
+
+        The mark may be beyond the queue's end if a killed store is not recovered yet.
+        """
+        for topic, mark in self._trims.marks.items():
+            if known := self.queues.get(topic):
+                known.first = max(known.first, min(mark.before, known.end))
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether the topic was deleted, and has had no message here since."""
+        mark, known = self._trims.marks.get(topic), self.queues.get(topic)
+        return mark is not None and mark.deleted and (known is None or known.end <= mark.before)
+
+    def _forget(self) -> None:
+        self.queues.clear()
+        self._met.clear()
+        self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
+        self.records_end, self.open_hole = 0, None
+
+    def _distrust(self, reason: str) -> None:
+        """Stops using the consume queues of this lane.
+
+        From now on the log is walked for everything.
+        """
+        warnings.warn(
+            f"lane {self.lane}: {reason}: the consume queues are passed over and the whole log is walked, which is slow; "
+            f"`commitlog run` on {self.view.path} builds them anew",
+            ReadingWarning,
+            stacklevel=2,
+        )
+        self._forget()
+        self._trusts_queues = False
+
+    def _follow(self, limits: LaneLimits) -> None:
+        limit = self._limit_of(limits)
+        if self._trusts_queues and (
+            self._walked_to < max(limits.first, 0)
+            or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
+        ):
+            self._read_queues(limits)
+            self._walked_to = max(self._walked_to, self._proving_from(limits), limits.first)
+            self._indexed_to = limits.dispatched
+            limit = max(limit, self._limit_of(self.view.limits(self.lane)))
+        elif limits.first > self.first:
+            if self._trusts_queues:
+                self._read_firsts(limits)
+            else:  # nobody knows where the queues begin now
+                self.queues.clear()
+                self._walked_to = limits.first
+        self.first = max(self.first, limits.first)
+        self.open_hole = None
+        for piece in self._walk(self._walked_to, limit):
+            if isinstance(piece, Step):
+                self._note(piece)
+            elif piece.is_open:  # it may be closed by what comes next
+                self.open_hole = piece.start
+                self._tell_of_nothing(piece)
+            else:
+                self._hole_end = self._walked_to = piece.end
+        self.limit = limit
+        self.records_end = min(self._walked_to, limit) if self.open_hole is None else limit
+
+    def _tell_of_nothing(self, hole: Hole) -> None:
+        """Warns once of a lane that has lost everything, because no topic shows that it existed."""
+        if not self.queues and not self._has_told_of_nothing:
+            self._has_told_of_nothing = True
+            warnings.warn(
+                f"lane {self.lane}: nothing of it can be read: {hole.error}; put its files back, or see "
+                f"`commitlog verify {self.view.path}`",
+                ReadingWarning,
+                stacklevel=2,
+            )
+
+    def _proving_from(self, limits: LaneLimits) -> int:
+        """The log offset from which a walk also checks the consume queues.
+
+        If a store was not stopped properly, it may be a copy that was made while the store ran, and
+        its consume queues may be older than its `positions`. So the last segment below `dispatched`
+        is walked as well in such a store.
+        """
+        if self.view.live or self.view.one_log or limits.stopped_properly:
+            return limits.dispatched
+        return segment_start(max(limits.dispatched - 1, 0), self.view.segment_bytes)
+
+    def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
+        return self.walk(self._open, start, limit)
+
+    def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
+        """Gives the lane's records in [start, limit), and the holes between them."""
+        ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
+        size, holes = self.view.segment_bytes, self.holes
+        return walk_past(open_segment, self.lane, size, start, limit, holes, ends_whole=ends_whole)
+
+    def limit_now(self) -> int:
+        """How far the lane may be read now (offset of its log)."""
+        return self._limit_of(self.view.limits(self.lane))
+
+    def _open(self, start: int) -> Buffer:
+        try:
+            return self._segments.open(start)
+        except FileNotFoundError as error:
+            if self.view.limits(self.lane).first > start:
+                raise _RetentionWasQuicker from error
+            path = self.lane_directory.segment_path(start)
+            raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
+
+    # ---- consume queues -------------------------------------------------------------------------
+
+    def queue(self, topic: str) -> ConsumeQueue:
+        """Opens the topic's consume queue; the caller closes it."""
+        return ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.view.channel)
+
+    def named(self, topic: str) -> NamedQueue:
+        """Topic and lane, which all records of a consume queue have in common."""
+        return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
+
+    def _topics_on_disk(self) -> list[str]:
+        try:
+            return self.view.channel.list(self.lane_directory.consumequeue)
+        except NotADirectoryError as error:
+            raise _DoubtfulQueue(f"{self.lane_directory.consumequeue} is no directory") from error
+
+    def _read_queues(self, limits: LaneLimits) -> None:
+        self._met.clear()
+        total = 0
+        for topic in self._topics_on_disk():
+            first, end = self._bounds(topic, limits)
+            total += end
+            if not end:
+                continue
+            known = self.queues.get(topic)
+            if known is None:
+                self.queues[topic] = QueueRange(first, end, end)
+            else:
+                known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
+        if limits.entries not in (-1, total):
+            raise _DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
+        self._forget_waypoints(limits.first)
+
+    def _read_firsts(self, limits: LaneLimits) -> None:
+        """Finds the first offset of each queue again, after retention has deleted segments."""
+        for topic, known in self.queues.items():
+            first, end = self._bounds(topic, limits)
+            end = min(end, known.end)
+            if end:
+                known.first = max(min(first, end), known.first)
+                known.indexed = max(end, known.indexed)
+        self._forget_waypoints(limits.first)
+
+    def _forget_waypoints(self, first_where: int) -> None:
+        """Drops the waypoints of records that have entries by now, or lie below `first_where`."""
+        for known in self.queues.values():
+            at = bisect_right(known.waypoints, (known.indexed, 1 << 63)) - 1
+            del known.waypoints[: max(at, 0)]
+            known.waypoints = [(offset, max(where, first_where)) for offset, where in known.waypoints]
+
+    def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
+        """First and end of the queue offsets whose records are below `dispatched` and not deleted.
+
+        Entries behind them may name records that were lost with a pool. Raises _DoubtfulQueue.
+        """
+        with self.queue(topic) as queue:
+            try:
+                if self.view.one_log:
+                    return rocketmq_bounds(queue, limits, partial(self._record_of, topic, queue))
+                first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
+                for offset in {first, end - 1} if first < end else ():
+                    self._check_entry(topic, queue, offset)
+            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+                raise _DoubtfulQueue(f"topic {topic}: {error}") from error
+        return (0 if limits.first <= 0 else first), end  # if nothing was deleted, all before `first` are lost
+
+    def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
+        try:
+            self._record_of(topic, queue, offset)
+        except (DamagedFile, CorruptRecord):
+            entry = queue.entries(offset, 1)
+            if not len(entry):
+                raise
+            where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+            deleted_since = where < self.view.limits(self.lane).first
+            if not deleted_since and not is_noted(self.lane_directory, where) and not self._is_in_hole(where, size):
+                raise
+
+    def _is_in_hole(self, where: int, size: int) -> bool:
+        """Whether an entry points into a hole of the log. Then the entry itself may be right."""
+        if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
+            return False
+        for piece in self._walk(segment_start(where, self.view.segment_bytes), self.limit_now()):
+            if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
+                return True
+            if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
+                break
+        return False
+
+    def record(self, topic: str, offset: int) -> Record:
+        """The record of a queue offset below `indexed`.
+
+        Raises CorruptRecord for an entry that names another record, DamagedFile.
+        """
+        with self.queue(topic) as queue:
+            return self._record_of(topic, queue, offset)
+
+    def _record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
+        entry = queue.entries(offset, 1)
+        if not len(entry) or not entry["size"][0]:
+            raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
+        where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+        return record_of_entry(self._segments, self.named(topic), offset, where, size, check_crc=check_crc)
+
+    def goes_on(self) -> bool:
+        """Whether a lane of a killed store has something behind the part that may be read."""
+        if self.view.limits(self.lane).stopped_properly:
+            return False
+        segments = MappedFileQueue(self.lane_directory.commitlog, self.view.segment_bytes, self.view.channel)
+        where = max(self.limit, segments.first)
+        begin = segment_start(where, segments.size)
+        looks = [(begin, where - begin), (begin + segments.size, 0)]
+        try:
+            return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
+        except FileNotFoundError:
+            return False  # somebody has started the store since, and retention deletes
+
+    # ---- the walk -------------------------------------------------------------------------------
+
+    def _note(self, step: Step) -> None:
+        table = step.table
+        in_queue = table.in_queue
+        for index, topic in enumerate(table.topics):
+            rows = np.flatnonzero((table.topic_index == index) & in_queue)
+            if not len(rows):
+                continue
+            first = int(table.queue_offsets[rows[0]])
+            end = int(table.queue_offsets[rows[-1]]) + 1
+            where = table.buffer_start + int(table.positions[rows[0]])
+            known = self.queues.get(topic)
+            is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
+            mark = self._trims.marks.get(topic, TrimMark(0))  # a topic goes on there where all else of it is gone
+            if self._trusts_queues and first > max(known.end if known else 0, mark.before) and not is_after_hole:
+                raise _DoubtfulQueue(
+                    f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
+                )
+            if known is None:
+                begin = 0 if self.first <= 0 else first  # if nothing was deleted, the others are damaged
+                known = self.queues[topic] = QueueRange(begin, end, 0)
+                if begin < first:
+                    known.waypoints.append((begin, max(self.first, 0)))
+            known.end = max(known.end, end)
+            self._met.add(topic)
+            last = known.waypoints[-1][1] if known.waypoints else -1
+            if last < 0 or where - last >= WAYPOINT_BYTES or last < self._hole_end:
+                known.waypoints.append((first, where))
+        self._walked_to = step.next_where
+
+    def find_by_time(self, topic: str, timestamp_ms: int) -> int | None:
+        """The queue offset of the first message stored at or after a time (ms), or None."""
+        known = self.queues.get(topic)
+        if known is None or known.first >= known.end:
+            return None
+        indexed = min(known.indexed, known.end)
+        with self.queue(topic) as queue:
+            try:
+                found = queue.find_by_timestamp(
+                    timestamp_ms,
+                    known.first,
+                    indexed,
+                    lambda offset: self._record_of(topic, queue, offset).store_timestamp,
+                )
+            except (DamagedFile, CorruptRecord):
+                if self.view.one_log:
+                    return self._find_one_by_one(topic, queue, known, timestamp_ms)
+                return self._find_by_walking(topic, known.first, self.first, timestamp_ms)
+        if found < indexed:
+            return found
+        return self._find_by_walking(topic, max(indexed, known.first), known.walk_from(indexed), timestamp_ms)
+
+    def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
+        """Finds the same by a look at each record, because damage prevents a bisection."""
+        for offset in range(known.first, known.end):
+            with contextlib.suppress(CorruptRecord, DamagedFile):
+                if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
+                    return offset
+        return None
+
+    def _find_by_walking(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
+        while start >= 0:
+            with contextlib.suppress(_RetentionWasQuicker):
+                return self._first_behind(topic, begin, start, timestamp_ms)
+            start = self.view.limits(self.lane).first
+        return None
+
+    def _first_behind(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
+        """Finds the same from queue offset `begin` on, by a walk from log offset `start`.
+
+        If records are missing just before the found one, it returns the first missing offset. A
+        reader that begins there gets the error.
+        """
+        for step in self._walk(start, self.limit):
+            if isinstance(step, Hole) or topic not in step.table.topics:
+                continue
+            table = step.table
+            wanted = (table.topic_index == table.topics.index(topic)) & table.in_queue
+            rows = np.flatnonzero(wanted & (table.queue_offsets >= begin))
+            late = np.flatnonzero(table.store_timestamps[rows] >= timestamp_ms)
+            before = rows[: late[0]] if len(late) else rows
+            begin = int(table.queue_offsets[before[-1]]) + 1 if len(before) else begin
+            if len(late):
+                return begin
+        return None
+
+
+class _DoubtfulQueue(Exception):
+    """Something in a consume queue can't be right; the text says what."""
+
+
+class _RetentionWasQuicker(Exception):
+    """A segment was deleted since the lane's limits were read."""
