@@ -460,7 +460,11 @@ class DataLoss(ReaderError):
 
 
 class ServerError(CommitLogError):
-    """Base of the errors of a server's client. An answer of a foreign server raises it, too."""
+    """Base of the errors of a server's client.
+
+    It is also raised itself: for an answer that is wrong, or is none of our server's, and for a
+    stream that ends too early.
+    """
 
     status = PutMessageStatus.SERVICE_NOT_AVAILABLE
 

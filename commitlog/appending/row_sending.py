@@ -74,7 +74,10 @@ class RowSending:
         return latest
 
     def _table(self, topic: str, rows: R, made: Callable[[R, TopicSchema], pa.Table]) -> tuple[pa.Table, TopicSchema]:
-        """Calls `made` with the known schema and, if a row does not fit, with the newest one."""
+        """Calls `made` with the known schema and, if a row does not fit, with the newest one.
+
+        With a FLOAT column the newest schema is used at once, because rounding is no error.
+        """
         schema = self.schema(topic)
         if _may_round(schema):  # a newer schema may have wider columns, and rounding is no error
             schema = self._look(topic)

@@ -78,7 +78,7 @@ def save_mark(directory: StoreDirectory, mark: ReplicaMark) -> None:
 
 
 def refuse_replica(directory: StoreDirectory) -> None:
-    """Raises StoreRefused for a replica: only what follows the primary may change it."""
+    """Raises StoreRefused for a replica: only `commitlog replica` may change it."""
     path = directory.path
     if (mark := load_mark(directory)) is not None:
         raise StoreRefused(

@@ -262,8 +262,8 @@ class StoreDirectory:
     def lane_numbers(self) -> list[int]:
         """The lanes on disk, ascending.
 
-        Foreign names are passed over, and so are numbers that no lane can have. Raises
-        StoreDamaged.
+        Foreign names are passed over, and so are numbers that no lane can have. Raises StoreDamaged
+        if something else is in the place of the directory `lanes`.
         """
         try:
             names = self.channel.list(self.lanes_directory)

@@ -90,9 +90,9 @@ class Display(Protocol):
 
 
 class UntilGone:
-    """A display that is silent once its terminal or its file takes nothing more.
+    """A display that becomes silent when its terminal or its file refuses more output.
 
-    So a run goes on to its end, though its terminal was closed. `error` says why nothing is shown.
+    So a run goes on to its end, even if its terminal was closed. `error` says why nothing is shown.
     """
 
     def __init__(self, display: Display) -> None:

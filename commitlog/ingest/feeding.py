@@ -38,7 +38,7 @@ CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 4 << 20
 """The largest message that is possible."""
 SILENCE_NS = 60_000_000_000
-"""How long a rotated file is silent before its writer is taken for gone."""
+"""If a rotated file gives nothing for this time, its writer counts as gone."""
 _NOTICE_NS = 200_000_000
 _MEMORY_BYTES = 64
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -164,8 +164,8 @@ class Tail:
     def notice(self) -> None:
         """Opens what has this name now.
 
-        It has to be called also while nobody reads: of a file that is replaced twice meanwhile
-        nothing would be left.
+        It must be called even while nobody reads. Otherwise a file that is replaced twice would be
+        lost.
         """
         if self._file is not None and self._file.follow and self._is_rotated(self._file):
             self._file.heard_ns = self._clock.monotonic_ns()
@@ -255,7 +255,7 @@ class Tail:
         return not stat.S_ISDIR(facts.st_mode) and (facts.st_dev, facts.st_ino) != file.text.identity
 
     def _read_old(self, limit: int) -> list[bytes]:
-        """What came to rotated files meanwhile; no more bytes once there are `limit` lines."""
+        """The lines that came to rotated files meanwhile; reading stops at `limit` lines."""
         found: list[bytes] = []
         for file in list(self._old):
             now = self._clock.monotonic_ns()

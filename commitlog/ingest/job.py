@@ -103,9 +103,9 @@ class Job:
     # ---- the course of a run --------------------------------------------------------------------
 
     def run(self) -> None:
-        """Runs the job; later errors are in `errors`.
+        """Runs the job. Raises CommitLogError if the job could not begin.
 
-        Raises CommitLogError if it could not begin.
+        Later errors are in `errors`.
         """
         before = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         showwarning = warnings.showwarning
@@ -267,7 +267,7 @@ class Job:
     # ---- processes ------------------------------------------------------------------------------
 
     def _common(self) -> Message:
-        """What all processes are told."""
+        """The settings that all processes get."""
         return {"run": self.settings.run, "topic": self.settings.topic, "store": str(self.settings.store)}
 
     def _start_spark(self) -> Child:
@@ -420,7 +420,7 @@ class Job:
         self.display.show(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        """What there is to show now."""
+        """Makes the snapshot to show now."""
         history = self.history
         syncs, sync_p50, sync_p99 = history.sync_facts()
         reading = history.reading

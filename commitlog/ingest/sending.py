@@ -30,7 +30,7 @@ from commitlog.errors import (
 from commitlog.ingest.link import Link, Message
 
 WARM_UP = "warm-up"
-"""Ends the topic and the run of messages that are sent before the clock starts."""
+"""The end of the names of topic and run, for messages that are sent before the clock starts."""
 WARM_UP_MESSAGES = 500
 """As many as a micro-batch of a run with the default rate has."""
 NOTE_SECONDS = 0.2
@@ -46,7 +46,7 @@ _BEHIND_SECONDS_MAX = 0.5
 
 
 class Item(NamedTuple):
-    """One message of a source, without its place in the run."""
+    """One message of a source, before it gets its run, producer and sequence number."""
 
     key: str | None
     value: bytes
@@ -120,7 +120,7 @@ class Sender:
                 self._pause(bool(items))
 
     def warm_up(self, source: Source) -> None:
-        """Sends messages as the source has them to a topic of their own.
+        """Sends messages of the source to a topic of their own.
 
         The query reads them before the clock starts. They stay in the source.
         """

@@ -1,4 +1,4 @@
-"""What one run of the main job is asked to do, and the directories it makes.
+"""The settings of one run of the main job, and the directories that it makes.
 
 Everything is checked before anything is started.
 """

@@ -1,4 +1,4 @@
-"""Whether a store can't take the first messages of a run, and why: its health knows."""
+"""Finds by a store's health whether and why it can't take the first messages of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoreTrouble:
         self._said = ""
 
     def said(self) -> str:
-        """What has kept messages from the disk for longer than the patience; else nothing."""
+        """The trouble that keeps messages from the disk for longer than the patience; else ""."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now

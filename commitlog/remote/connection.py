@@ -50,12 +50,12 @@ One that comes back is tried again while there is patience. gRPC itself would wa
 """
 
 _OF_CREDENTIALS = (AccessDenied, CertificateRefused, ServerUnavailable)
-"""What a client hears whose credentials are out of date.
+"""The errors of a client whose credentials are out of date.
 
 A server that wants another certificate of the client ends the connection, and does not say why.
 """
 _CANT_APPEND = (StoreNotRunning, AccessDenied)
-"""What the host of a copy says to who wants to append."""
+"""The errors of the host of a copy for a client that wants to append."""
 
 Host = tuple[str, int]
 T = TypeVar("T")

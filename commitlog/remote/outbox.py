@@ -33,12 +33,12 @@ LINGER_NS = 3_000_000
 """How long a message waits for others to come along, unless somebody waits for it."""
 BATCH_MESSAGES, BATCH_BYTES = 10_000, 1 << 20
 OUTBOX_BYTES = 32 << 20
-"""How much may be on its way. A message that is larger alone is sent when there is nothing else."""
+"""How many bytes may be on their way. A message that is larger is sent when nothing else is."""
 ROOM_SECONDS = 60.0
 """How long `add` waits for room."""
 _NO_MEMORY_SECONDS = 0.01
 _MESSAGE_BYTES = 200
-"""What a message takes here besides its own bytes, about."""
+"""How much memory a message takes besides its own bytes, about."""
 
 _PAIRS = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 SCHEMA = pa.schema(
@@ -264,7 +264,7 @@ class Outbox:
             self._work.notify()
 
     def close(self) -> None:
-        """Lets no more messages in; those that are here are sent without delay."""
+        """Takes no more messages; the collected ones are sent without delay."""
         with self._lock:
             self._closing = True
             self._work.notify()
@@ -314,7 +314,7 @@ class Outbox:
             return self._unsent[0].before if self._unsent else self._open.before
 
     def told(self, accepted: int, flushed: int, fault: CommitLogError | None) -> None:
-        """Takes the server's word for how far the messages are."""
+        """Notes how far the messages are accepted and flushed, as the server says."""
         with self._lock:
             self.accepted, self.flushed = max(accepted, self.accepted), max(flushed, self.flushed)
             self._fault = fault

@@ -1,6 +1,6 @@
-"""A store that is here, or one that is served: this is where a path and a URL part.
+"""Opens a local store by its path, or a served one by its URL.
 
-Whoever reads asks here, and then has one kind of index, of schemas and of rows.
+Every reader calls this module, and gets the same kind of index, schemas and rows in both cases.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ _CLOSE_SECONDS = 2 * RESEND_SECONDS
 class RemoteReceipt:
     """A message on its way to a served store, and how far it has come. `topic` is its topic.
 
-    It differs from the Receipt of a local producer: the message is not accepted yet when `send`
-    returns, and the client does not know its partition and its offset. It stays valid after its
-    producer is closed.
+    It differs from the Receipt of a local producer: when `send` returns, the message is not
+    accepted yet, and the client does not know its partition and offset. The receipt stays valid
+    after its producer is closed.
     """
 
     __slots__ = ("_number", "_outbox", "topic")
@@ -107,13 +107,13 @@ class RemoteProducer:
 
     `send` collects messages, and a thread sends them to the server, which appends them to one lane
     in the order in which they came. **A message is accepted when the server says so, not when
-    `send` returns**: until then it is in this process's memory, and a kill of the process loses
-    it. Leaving a with-block, `close`, and the end of the program flush everything.
+    `send` returns**: until then it is in this process's memory, and a kill of the process loses it.
+    `close`, the end of a with-block, and the end of the program flush everything.
 
     **At least once.** If the connection breaks, or server or store are started again, what is not
     known to be flushed is sent again: nothing is lost, and messages may be doubled. If that does
     not succeed within 60 s, receipts, `flush` and the next `send` raise the reason, and the
-    producer is of no use any more.
+    producer can't be used any more.
 
     Threads may share a producer. A forked child makes its own, and can do so only if it was started
     by multiprocessing's method spawn or forkserver: gRPC does not survive a fork.

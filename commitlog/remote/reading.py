@@ -1,4 +1,4 @@
-"""Reads the rows of a plan from a server: there today's reader of a task reads them."""
+"""Reads the rows of a plan from a server, which reads them as a local task would."""
 
 from __future__ import annotations
 

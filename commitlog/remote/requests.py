@@ -1,4 +1,4 @@
-"""What a client asks of a server, and what it gets: the bodies of Flight's actions and tickets.
+"""The requests of clients and the answers: the bodies of Flight's actions and tickets.
 
 Each is one JSON object. A server reads it strictly: a field that is missing, is not known here, or
 has another type is refused. Nothing here holds a credential or a path.
@@ -25,7 +25,7 @@ BATCH_BYTES_MAX = 64 << 20
 """Bytes of a batch that a client may send. Ours send smaller ones."""
 
 WANTS_TOKEN = "the server wants a token"
-"""What a client without one is told. How to give one is known where the client is."""
+"""The error for a client without a token. The client's side adds how to give one."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,15 @@ class Looked:
     epoch: int = 0
     """The number of the epoch that the store is in."""
     warning: str = ""
-    """What whoever reads the store should know: see ReadingWarning."""
+    """The text of a ReadingWarning about the store; "" if all is well."""
 
 
 @dataclass(frozen=True)
 class SharedEnds:
-    """Action `shared_ends`: up to where queues have what the store had in an earlier epoch.
+    """Action `shared_ends`: the ends of the messages that queues have from an earlier epoch.
 
-    The answer is a list of queue offsets in the same order, with null where all is shared.
+    The answer is a list of queue offsets in the same order, with null for a queue whose messages
+    are all the same.
     """
 
     store: str

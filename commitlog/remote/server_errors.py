@@ -95,7 +95,10 @@ def translated(error: Exception, address: Address) -> CommitLogError:
 
 
 def _why_ended(address: Address) -> str:
-    """A server does not say why it ends a connection: TLS 1.3 has it do so after the handshake."""
+    """Returns a guess why the server ended the connection.
+
+    In TLS 1.3 a server does so after the handshake, and gives no reason.
+    """
     if not address.tls:
         return "it may have ended, or want TLS: commitlog+tls://"
     names = address.names

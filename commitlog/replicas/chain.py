@@ -285,9 +285,10 @@ class Mending:
             _store_positions(self._directory, self._facts, chain, chain.first, known.flushed_where)
 
     def _check(self, lane: LaneDirectory, start: int) -> None:
-        """Raises ReplicaRefused where the segment has damage that is not noted.
+        """Raises ReplicaRefused if the segment has damage that no note of the copy names.
 
-        A note of this copy's, of an earlier promotion that was killed, goes where there is none.
+        It also removes the copy's notes of damage that the segment does not have. Such a note may
+        come from a promotion of this copy that was killed.
         """
         size = self._facts.segment_bytes
         log = LogScan(MappedFileQueue(lane.tmp, size, self._channel), lane.number)

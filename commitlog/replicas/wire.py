@@ -336,7 +336,7 @@ def _fill(room: memoryview, receive: Callable[[memoryview], int]) -> None:
 
 
 class Acknowledgements:
-    """Takes apart what a replica says. `is_complete`: it has said that it could be promoted."""
+    """Parses a replica's acknowledgements. `is_complete`: it has said that it may be promoted."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -423,7 +423,7 @@ def file_part(body: bytes | memoryview) -> FilePart:
 
 
 def check_file_name(name: str) -> str:
-    """The name, if it is one of a small file that a copy has. Raises ReplicationRefused."""
+    """Returns the name of a small file. Raises ReplicationRefused for any other name."""
     if not _FILE_NAME.fullmatch(name):
         raise ReplicationRefused(f"{name!r:.200} is no file that a copy of a store has")
     return name

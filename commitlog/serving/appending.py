@@ -161,9 +161,9 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
-    """The batches that the client sends, each checked: a wrong offset in one could end the server.
+    """Gives the client's batches, each checked: a wrong offset in a batch could crash the server.
 
-    A client that goes away ends them.
+    If the client goes away, the batches end.
     """
     while True:
         try:
