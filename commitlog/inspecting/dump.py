@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import CorruptRecord, MissingCodec
+from commitlog.errors import CorruptRecord, MissingCodec, StoreDamaged
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.record.body_compression import plain_body
 from commitlog.record.host import Host
@@ -24,9 +24,11 @@ def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> I
 
     `body` is base64 of the stored bytes (None for no body). If they are compressed, `plainBody` is
     base64 of the unpacked bytes. Damaged ranges are passed over: `verify` names them. Of a running
-    store it shows what is flushed. Raises StoreNotFound.
+    store it shows what is flushed. Raises StoreNotFound, and StoreDamaged where a lane is a file.
     """
     for root in find_roots(path, channel)[0]:
+        if not root.path.is_dir():
+            raise StoreDamaged(f"{root.path} is no directory; move it away, or put back the one that was there")
         yield from _dump(root, channel)
 
 

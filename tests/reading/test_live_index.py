@@ -123,7 +123,9 @@ def test_verify_takes_no_unfinished_record_for_damage(lane: LiveLane, inside: in
     segment.write_bytes(bytes(data[:cut]).ljust(len(data), b"\0"))
     for word in (Lane.COMMITTED, Lane.FLUSHED):
         lane.set(word, where + inside)
-    lane.set(Lane.DISPATCHED, where)
+    for word in (Lane.DISPATCH_SYNCED, Lane.DISPATCHED):
+        lane.set(word, where)
+    lane.set(Lane.SEGMENT_SIZE, lane.store.segment_bytes)
     report = verify_store(lane.store.path)
     assert report.good, report
     data[cut - 20 : cut] = bytes(20)  # a record that is flushed as a whole
