@@ -1,0 +1,71 @@
+"""The sizes that CONTRIBUTING sets: lines of a file, and lines of a function's statements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.floors import ROOT
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+"""The lines of a function's statements: its signature and its docstring do not count."""
+ROOMS = ("commitlog", "shm", "stages", "scripts", "tests")
+
+# Files that are still too long, with the most lines that each may have: none is added, and none
+# grows. Who splits a file takes its row out; a row of a file that is short enough fails.
+TOO_LONG = {
+    "commitlog/errors.py": 626,
+    "commitlog/native/src/scan.rs": 524,
+    "commitlog/producer.py": 567,
+    "commitlog/reader.py": 506,
+    "tests/appending/test_producer.py": 622,
+    "tests/appending/test_row_writer.py": 530,
+    "tests/backups/test_backup.py": 507,
+    "tests/reading/test_trimming.py": 521,
+    "tests/serving/appending/test_remote_producer.py": 547,
+}
+
+pytestmark = pytest.mark.skipif(
+    (ROOT / "PKG-INFO").exists(), reason="an sdist has copies in place of the links; the rules are held in a checkout"
+)
+
+
+def sources(ending: str) -> list[Path]:
+    """The project's files of one language; the build of the native core is left out."""
+    found = [path for room in ROOMS for path in (ROOT / room).rglob(f"*{ending}") if "target" not in path.parts]
+    return sorted(found)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def long_functions(path: Path) -> Iterator[str]:
+    """The functions of a file whose statements have too many lines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if not statements:
+                continue
+            lines = (statements[-1].end_lineno or 0) - statements[0].lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{name(path)}:{node.lineno}: {node.name} has {lines} lines of statements"
+
+
+def test_no_file_is_too_long() -> None:
+    """A file of Python or Rust has at most 500 lines, but for those that are named here."""
+    lines = {name(path): len(path.read_text().splitlines()) for path in [*sources(".py"), *sources(".rs")]}
+    assert len(lines) > 500, "the files were not found"
+    too_long = {path: count for path, count in lines.items() if count > FILE_LINES_MAX}
+    grown = {path: count for path, count in too_long.items() if count > TOO_LONG.get(path, 0)}
+    assert not grown, "split them by what they know"
+    assert not TOO_LONG.keys() - too_long.keys(), "they are short enough: take their rows out"
+
+
+def test_no_function_is_too_long() -> None:
+    """The statements of a function have at most 60 lines."""
+    assert not [text for path in sources(".py") for text in long_functions(path)]
