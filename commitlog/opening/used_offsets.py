@@ -15,6 +15,7 @@ if a start is killed, the next one completes the work.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
 from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, ReadingWarning
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
@@ -78,7 +79,9 @@ def lower_readers(directory: StoreDirectory, damaged: Collection[int]) -> Iterat
     view = StoreView(directory.path, directory.channel)
     try:
         index = TopicIndex(view)
-        index.refresh()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReadingWarning)  # they are for readers; the start says what it has mended
+            index.refresh()
         for name in names:
             try:
                 yield from _lower(readers, name, index, damaged)
