@@ -9,6 +9,7 @@ STORE/
   lanes/<number>/         a RocketMQ store root each, and our `positions`, `tmp/`, `quarantine/`
   lanes/<n>/trimmed.json  which messages of the lane were trimmed
   lanes/<n>/ends.json     where each topic of the lane ended at the last stop
+  lanes/<n>/segments.json the checksums of a copy's whole segments
   logs/<stage>.log        what the stages say
   readers/<name>.json     named readers: where they are
   replicas/<name>.json    replicas: how far each has come
@@ -390,6 +391,10 @@ class LaneDirectory:
     @property
     def ends_file(self) -> Path:
         return self.path / "ends.json"
+
+    @property
+    def sums_file(self) -> Path:
+        return self.path / "segments.json"
 
     @property
     def checkpoint_file(self) -> Path:

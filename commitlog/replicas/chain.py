@@ -11,6 +11,7 @@ name.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from commitlog.opening.queue_repair import cut_queues
 from commitlog.reading.flushed_evidence import flushed_by_queues
 from commitlog.reading.log_begin import begin_of_log
 from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.replicas.segment_sums import SegmentSums
 from commitlog.replicas.wire import WANTED_MOST, Frame, Kind
 from commitlog.shm.layout import segment_start
 
@@ -79,18 +81,20 @@ def look_at_lanes(
     noted: Mapping[int, Mapping[int, int]] = MappingProxyType({}),
     *,
     verify_all: bool,
+    by_sums: bool = False,
 ) -> list[LaneChain]:
     """The chains of all lanes that are there, or that were once: `acknowledged` knows them.
 
     `noted` has the segments by lane in which only this copy has noted damage (`own_notes`): they
     count as lost.
-    Each segment has to be there in its size, and to begin with a record. With `verify_all` each
-    record of it is checked. Raises RecoveryError, DiskError.
+    Each segment has to be there in its size, and to begin with a record. With `by_sums` it has to
+    have the checksum that the copy has noted, and with `verify_all` each record of it is checked.
+    Raises RecoveryError, DiskError.
     """
     with named_faults(f"{directory.path}: looking whether the copy is whole", "it was left as it is"):
         numbers = sorted({*directory.lane_numbers(), *acknowledged})
         return [
-            _look(directory, facts, lane, acknowledged.get(lane, 0), noted.get(lane, {}), verify_all)
+            _look(directory, facts, lane, acknowledged.get(lane, 0), noted.get(lane, {}), verify_all, by_sums)
             for lane in numbers
         ]
 
@@ -102,6 +106,7 @@ def _look(
     acknowledged: int,
     noted: Mapping[int, int],
     verify_all: bool,
+    by_sums: bool,
 ) -> LaneChain:
     lane, size, channel = directory.lane_directory(number), facts.segment_bytes, directory.channel
     try:
@@ -125,6 +130,10 @@ def _look(
         end = last + size if is_bad(last) and not is_torn else last
     starts = range(first, end, size)
     lost = {start for start in starts if start in noted or is_bad(start)}
+    if by_sums:
+        sums = SegmentSums(lane, facts.id, size, channel)
+        verify_all |= bool(sums.load(first, end))
+        lost |= {*sums.changed()}
     if verify_all:
         for gap in gaps_of_files(log, first, end - end % size, starts):
             if not is_noted(lane, gap.start):
@@ -273,6 +282,7 @@ class Mending:
             self._check(lane, start)
             self._channel.rename(partial, lane.segment_path(start))
             self._channel.sync_directory(lane.commitlog)
+            self._forget_sum(lane, start)
             if chain is not None and start in chain.noted:
                 self._index_from(chain, start)
             self.mended += 1
@@ -283,6 +293,12 @@ class Mending:
             chain = replace(chain, positions=replace(known, dispatched_where=start))
             self._chains[chain.lane] = chain
             _store_positions(self._directory, self._facts, chain, chain.first, known.flushed_where)
+
+    def _forget_sum(self, lane: LaneDirectory, start: int) -> None:
+        """Has each record of the segment checked again, before it gets a checksum."""
+        sums = SegmentSums(lane, self._facts.id, self._facts.segment_bytes, self._channel)
+        sums.load(0, sys.maxsize)
+        sums.forget(start)
 
     def _check(self, lane: LaneDirectory, start: int) -> None:
         """Raises ReplicaRefused if the segment has damage that no note of the copy names.

@@ -34,8 +34,9 @@ class Incoming:
     `unsynced` says how many bytes were written since the last sync began, and `is_complete` whether
     all is durable here that the store had when the connection began. `lanes` gets the lanes
     that begin. `index_lock` is held while what the indexing thread uses is changed. `beside` has
-    one thread, which syncs while more comes. Raises DiskError where the disk refuses, so that an
-    OSError is always of the connection.
+    one thread, which syncs while more comes. `noted` has the segments by lane in which only this
+    copy has damage: it does not count with them. Raises DiskError where the disk refuses, so that
+    an OSError is always of the connection.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Incoming:
         index_lock: threading.Lock,
         mark: ReplicaMark,
         beside: Executor,
+        noted: dict[int, dict[int, int]],
     ) -> None:
         self._directory, self._facts, self._lanes = directory, facts, lanes
         self._index_lock, self._mark, self._beside = index_lock, mark, beside
@@ -63,8 +65,7 @@ class Incoming:
         self._completed = False
         """Whether the store must still be told that the copy is complete."""
         self.unsynced, self.is_complete = 0, False
-        self.noted: dict[int, dict[int, int]] = {}
-        """Lane → segments in which only this copy has noted damage. It does not count with them."""
+        self.noted = noted
 
     @property
     def is_over(self) -> bool:
@@ -157,7 +158,7 @@ class Incoming:
         self._sync_lanes()
         for number, lane in self._lanes.items():
             if own := own_notes(self._directory, number, lane.first, self._facts.segment_bytes, self._named):
-                self.noted[number] = own
+                self.noted.setdefault(number, {}).update(own)
         if self.noted:
             return
         marks = [f"lanes/{number}/trimmed.json" for number in self._lanes]

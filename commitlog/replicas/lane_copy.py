@@ -35,6 +35,7 @@ from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.crc import crc32
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
+from commitlog.replicas.segment_sums import SegmentSums
 from commitlog.replicas.wire import TAIL_BYTES, LaneTail
 from commitlog.shm.layout import segment_start
 
@@ -78,6 +79,8 @@ class LaneCopy:
         self._start, self._fd = -1, -1
         self._sync_lock = threading.Lock()
         """Is held to sync, and to go on to another segment."""
+        self.sums = SegmentSums(self.lane, facts.id, self.size, self.channel)
+        """Belong to the thread that indexes."""
         self._positions = PositionsFile(self.lane, facts.id, self.channel)
         self._recorded: Positions | None = None
         self._timestamp, self._entries = 0, -1
@@ -95,6 +98,8 @@ class LaneCopy:
         )  # fmt: skip
         self.first, self.end, self.indexed = found.first, found.end, found.dispatched
         self.durable, self._timestamp, self._entries = found.end, found.last_store_timestamp, found.entries
+        if why := self.sums.load(found.first, found.end):
+            report(f"{why}: each record is checked instead, and the file written anew")
         self._mark_abort()
         self.read_notes()
 
@@ -121,6 +126,7 @@ class LaneCopy:
     def close(self) -> None:
         """Closes what it has open; nothing is written."""
         self._close_segment()
+        self.sums.close()
         if self._queues is not None:
             self._queues.close()
         if self._mapped is not None:
@@ -298,6 +304,7 @@ class LaneCopy:
                 f"{self.lane.segment_path(start)} at offset {where}: {table.reason or 'no record'}: the copy is damaged; "
                 f"rename {self._store.path}, and begin anew with `commitlog replica`"
             )
+        self.sums.note(self.indexed, segment.view[self.indexed - start : where - start])
         self.indexed = where
 
     def _segment(self, start: int) -> MappedFile:
@@ -325,6 +332,7 @@ class LaneCopy:
             self._queues.sync()
         if self._entries < 0:
             self._entries = total_of_ends(self.lane, first, indexed, self.channel)
+        self.sums.save(first)
         now = Positions(self._facts.generation, durable, indexed, first, self._timestamp, False, self._entries)
         if now == self._recorded:
             return

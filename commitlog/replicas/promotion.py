@@ -25,7 +25,8 @@ from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd
 from commitlog.replicas.chain import look_at_lanes
-from commitlog.replicas.replica import take_lock
+from commitlog.replicas.copy_place import take_lock
+from commitlog.replicas.segment_sums import forget_sums
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ def promote(
     """Makes a replica's directory a store that can be opened.
 
     A copy that has lost something is promoted, too: nobody else may have more. `lacks` says how
-    much that is. `verify_all` checks each record; else each segment has to be there, and begin with
-    a record.
+    much that is. Each segment has to be there, to begin with a record, and to have the checksum
+    that was noted for it. `verify_all` checks each record, too.
 
     Raises:
     - ReplicaRefused: the directory is no replica, or one that never had all of its store
@@ -87,7 +88,7 @@ def _check(directory: StoreDirectory) -> ReplicaMark:
 
 def _promote(directory: StoreDirectory, report: Report, verify_all: bool) -> Promotion:
     mark, facts = _check(directory), directory.load()
-    chains = look_at_lanes(directory, facts, mark.acknowledged, verify_all=verify_all)
+    chains = look_at_lanes(directory, facts, mark.acknowledged, verify_all=verify_all, by_sums=True)
     # a lane without positions may be gone as a whole: what it had is damage then
     gone = {chain.lane: chain.end for chain in chains if chain.positions is None}
     for lane in gone:
@@ -110,6 +111,8 @@ def _promote(directory: StoreDirectory, report: Report, verify_all: bool) -> Pro
         )
     save_mark(directory, replace(mark, promoting=facts.epoch))
     directory.save(promoted)  # from here on it is a store
+    for lane in ends:
+        forget_sums(directory.lane_directory(lane), directory.channel)
     directory.channel.unlink(directory.replica_file)
     directory.channel.sync_directory(directory.path)
     return Promotion(str(directory.path), begun.epoch, ends, lacks)

@@ -4,7 +4,8 @@ One thread takes in: it writes what comes, syncs it, and only then acknowledges 
 nothing more is there. Where more is there, a second thread syncs each 16 MiB meanwhile. A third one
 indexes and records positions. So an index that is behind never delays an acknowledgement.
 
-A copy that has lost a segment gets it back first (`chain.py`).
+A copy that has lost a segment gets it back first (`chain.py`). While nothing comes, it reads its
+whole segments again, and those that have changed are lost, too.
 
 A connection that is lost is made again, with growing pauses. While the disk is full, there is no
 connection, and it waits for room. The store may refuse the copy by name; then this ends, or begins
@@ -14,7 +15,6 @@ anew (`again`).
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import ssl
@@ -28,7 +28,6 @@ from functools import partial
 from commitlog.clock import SYSTEM_CLOCK, Clock, SignalEvent
 from commitlog.disk.epochs import epochs_to_json
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import (
@@ -37,12 +36,12 @@ from commitlog.errors import (
     DiskFull,
     QuotaExceeded,
     ReplicaRefused,
-    StoreRunning,
     StoreSuperseded,
     refusal,
 )
 from commitlog.opening.disk_faults import named_faults
 from commitlog.replicas.chain import LaneChain, Mending, look_at_lanes, shorten
+from commitlog.replicas.copy_place import refuse_other_things, set_aside, take_lock
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
 from commitlog.replicas.tls import Credentials, connect, connection_error
@@ -62,6 +61,8 @@ _ROOM_SECONDS = 2.0
 """How often to look whether a full disk has room again."""
 _RECORD_SECONDS = 1.0
 _INDEX_SECONDS = 0.05
+_ROUND_SECONDS = 7 * 24 * 3600
+"""How often all whole segments are read again."""
 _HEARTBEAT_MS_MOST = 5_000
 """The store hears of a replica at least this often, also where nothing is new."""
 
@@ -106,7 +107,9 @@ class Replica:
         self._full = ""
         """The disk is full, as was told: the error's name. Empty once there was room again."""
         self._noted: dict[int, dict[int, int]] = {}
-        """Lane → segments in which only this copy has noted damage. They are asked for."""
+        """Lane → segments in which only this copy has damage. They are asked for."""
+        self._round_ns = clock.monotonic_ns()
+        """When the copy's segments began to be read again."""
         self._has_all = self._has_room = False
         """Whether this connection has brought all that the store had when it began, and whether the
         other thread has indexed and recorded that."""
@@ -183,7 +186,7 @@ class Replica:
         """Holds the lock of the directory."""
         directory = self.directory
         directory.check_path()
-        self._refuse_other_things()
+        refuse_other_things(directory, self.source)
         self.channel.create_directory(directory.path)
         lock = take_lock(directory)
         try:
@@ -207,24 +210,6 @@ class Replica:
             for lane in self.lanes.values():
                 lane.close()
             self.lanes.clear()
-
-    def _refuse_other_things(self) -> None:
-        """Raises ReplicaRefused for a directory that is neither a replica nor empty."""
-        directory = self.directory
-        if not directory.path.exists() or load_mark(directory) is not None:
-            return
-        directory.check_owner()
-        if directory.file.exists():
-            raise ReplicaRefused(
-                f"{directory.path} is a store and no replica: give a new directory, or, if it was the primary once, bring it "
-                f"back with `commitlog rejoin {directory.path} --from {self.source}`"
-            )
-        names = [name for name in self.channel.list(directory.path) if name != "lock" and not name.startswith(".")]
-        if names:
-            raise ReplicaRefused(
-                f"{directory.path} is no replica, and there are other things in it ({', '.join(names[:3])}); give a new or "
-                f"an empty directory"
-            )
 
     def _mend(self, facts: StoreFacts) -> bool:
         """Asks the store for what the copy has lost, until it is whole. False where `stop` came.
@@ -278,23 +263,10 @@ class Replica:
             self.lanes[number] = lane
 
     def _set_aside(self) -> None:
-        """Renames the directory, so that a new copy begins in its place."""
-        path = self.directory.path
-        number = 1
-        while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-            number += 1
-        try:
-            self.channel.rename(path, aside)
-        except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.EXDEV):
-                raise
-            raise ReplicaRefused(
-                f"{path} is a mount point, which can't be renamed: move what is in it to another directory, and give the "
-                f"same command again"
-            ) from error
-        self.channel.sync_directory(path.parent)
+        """Has a new copy begin in the place of the directory."""
+        aside = set_aside(self.directory)
         self.facts, self.mark, self._saved_mark = None, ReplicaMark(self.source, self.name), None
-        self._tell(f"{path} is now {aside}; a new copy begins")
+        self._tell(f"{self.directory.path} is now {aside}; a new copy begins")
 
     # ---- connections ----------------------------------------------------------------------------
 
@@ -399,11 +371,12 @@ class Replica:
         """Takes in what comes, until the connection ends or `stop`."""
         assert self.facts is not None
         with ThreadPoolExecutor(1, "commitlog-sync") as beside:
-            incoming = Incoming(self.directory, self.facts, self.lanes, self._index_lock, self.mark, beside)
+            incoming = Incoming(
+                self.directory, self.facts, self.lanes, self._index_lock, self.mark, beside, self._noted
+            )
             try:
                 self._take_in(peer, welcome, incoming)
             finally:
-                self._noted = incoming.noted
                 incoming.end_sync()  # its error matters more than the connection's
 
     def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming | Mending) -> None:
@@ -471,7 +444,24 @@ class Replica:
             if is_over and not any(moved):
                 return
             if not any(moved):
+                self._check_some()
                 self._done.wait(_INDEX_SECONDS)
+
+    def _check_some(self) -> None:
+        """Reads a piece of a whole segment again. One that has changed is asked for."""
+        lanes = list(self.lanes.items())
+        if (now := self._clock.monotonic_ns()) - self._round_ns >= _ROUND_SECONDS * 1_000_000_000:
+            self._round_ns = now
+            for _, lane in lanes:
+                lane.sums.begin_round()
+        for number, lane in lanes:
+            if not lane.sums.check_some(lane.first, lane.indexed):
+                continue
+            for start, why in lane.sums.damaged.items():
+                if start not in self._noted.get(number, {}):
+                    self._tell(f"{lane.lane.segment_path(start)}: the copy is damaged there: {why}")
+                    self._noted.setdefault(number, {})[start] = start
+            return
 
     def _named_faults(self, doing: str) -> AbstractContextManager[None]:
         """Names errors of the disk, so that an OSError is always of the connection."""
@@ -485,16 +475,3 @@ class Replica:
         if self.facts is not None and self.mark != self._saved_mark:
             save_mark(self.directory, mark := replace(self.mark))
             self._saved_mark = mark
-
-
-def take_lock(directory: StoreDirectory) -> int:
-    """Takes the lock that the store's supervisor would hold. Raises StoreRunning, OSError."""
-    lock = try_file(directory.lock_file, directory.channel)
-    if lock is None:
-        holder = present_holder_of(directory.lock_file, directory.channel)
-        raise StoreRunning(
-            f"{directory.path} is in use by process {holder}: a store's supervisor, a `commitlog replica`, or a backup; end "
-            f"that one first"
-        )
-    write_holder(lock, directory.channel)
-    return lock

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 
 import commitlog
@@ -18,12 +19,13 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
+from commitlog.record.crc import crc32
 from commitlog.record.layout import Buffer
 from commitlog.replicas.promotion import promote, recover_all
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
 from tests.nightly import with_nightly
-from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal, flushed_of
+from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal, flushed_of, log_of
 from tests.waiting import wait_until
 
 MESSAGES = 300
@@ -191,6 +193,63 @@ def test_an_older_copy_put_back_says_what_it_lacks(scene: Scene) -> None:
         f"asks its store for"
     ]
     assert promote(scene.copy).lacks == {0: had - before}
+
+
+def flip(copy: Path) -> None:
+    """One bit in the middle of a segment: it is there, and begins with a record."""
+    with segment(copy, 1).open("r+b") as file:
+        file.seek(SEGMENT_BYTES // 2)
+        byte = file.read(1)[0]
+        file.seek(SEGMENT_BYTES // 2)
+        file.write(bytes([byte ^ 1]))
+
+
+def sums_of(copy: Path) -> Path:
+    return copy / "lanes/0/segments.json"
+
+
+def without_sums(copy: Path) -> None:
+    """As in a copy that an older package has made."""
+    flip(copy)
+    sums_of(copy).unlink()
+
+
+def damaged_sums(copy: Path) -> None:
+    flip(copy)
+    sums_of(copy).write_bytes(sums_of(copy).read_bytes().replace(b'"lane":0', b'"lane":1'))
+
+
+CHANGES = {"a bit": flip, "a bit, and no checksums": without_sums, "a bit, and a damaged checksum": damaged_sums}
+
+
+@pytest.mark.parametrize("change", with_nightly(["a bit"], list(CHANGES)))
+def test_a_segment_whose_bytes_have_changed_comes_again(scene: Scene, change: str) -> None:
+    """The copy finds it while it follows, and the checksums are those of the store's files."""
+    scene.copied(fill)
+    CHANGES[change](scene.copy)
+    with scene.open(), scene.follower():
+        wait_until(lambda: log_of(scene.copy) == log_of(scene.primary), "it has healed")
+        await_copy(scene)
+        whole = {str(int(file.name)): f"{crc32(file.read_bytes()):08x}" for file in whole_segments(scene.primary)}
+        wait_until(lambda: orjson.loads(sums_of(scene.copy).read_bytes())["segments"] == whole, "all have a checksum")
+        check_equal(scene)
+    assert not promote(scene.copy).lacks
+    assert verify_store(scene.copy).good
+    assert not sums_of(scene.copy).exists()
+
+
+def whole_segments(store: Path) -> list[Path]:
+    end = flushed_of(store)[0]
+    files = (store / "lanes/0/commitlog").glob("[0-9]*")
+    return [file for file in sorted(files) if int(file.name) + SEGMENT_BYTES <= end]
+
+
+@pytest.mark.parametrize("change", with_nightly(["a bit"], ["a bit, and a damaged checksum"]))
+def test_a_promotion_says_which_bytes_have_changed(scene: Scene, change: str) -> None:
+    """Also without --verify-all. Before, only a reader found it, when it came there."""
+    scene.copied(fill)
+    CHANGES[change](scene.copy)
+    assert promote(scene.copy).lacks == {0: SEGMENT_BYTES}
 
 
 def test_damage_within_a_segment_is_found_where_all_is_read(scene: Scene) -> None:

@@ -144,7 +144,7 @@ def incoming(tmp_path: Path) -> Iterator[Incoming]:
     directory.save(facts)
     lanes: dict[int, LaneCopy] = {}
     with ThreadPoolExecutor(1) as beside:
-        made = Incoming(directory, facts, lanes, threading.Lock(), ReplicaMark("here:1", "copy"), beside)
+        made = Incoming(directory, facts, lanes, threading.Lock(), ReplicaMark("here:1", "copy"), beside, {})
         made.take(Frame(Kind.FIRST, 0, 0, b""))
         yield made
     for lane in lanes.values():

@@ -1,0 +1,61 @@
+"""The directory of a copy: who may use it, and how another one takes its place."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from commitlog.disk.locks import present_holder_of, try_file, write_holder
+from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import ReplicaRefused, StoreRunning
+
+
+def take_lock(directory: StoreDirectory) -> int:
+    """Takes the lock that the store's supervisor would hold. Raises StoreRunning, OSError."""
+    lock = try_file(directory.lock_file, directory.channel)
+    if lock is None:
+        holder = present_holder_of(directory.lock_file, directory.channel)
+        raise StoreRunning(
+            f"{directory.path} is in use by process {holder}: a store's supervisor, a `commitlog replica`, or a backup; end "
+            f"that one first"
+        )
+    write_holder(lock, directory.channel)
+    return lock
+
+
+def refuse_other_things(directory: StoreDirectory, source: str) -> None:
+    """Raises ReplicaRefused for a directory that is neither a replica nor empty."""
+    if not directory.path.exists() or load_mark(directory) is not None:
+        return
+    directory.check_owner()
+    if directory.file.exists():
+        raise ReplicaRefused(
+            f"{directory.path} is a store and no replica: give a new directory, or, if it was the primary once, bring it "
+            f"back with `commitlog rejoin {directory.path} --from {source}`"
+        )
+    names = [name for name in directory.channel.list(directory.path) if name != "lock" and not name.startswith(".")]
+    if names:
+        raise ReplicaRefused(
+            f"{directory.path} is no replica, and there are other things in it ({', '.join(names[:3])}); give a new or "
+            f"an empty directory"
+        )
+
+
+def set_aside(directory: StoreDirectory) -> Path:
+    """Renames the directory. Returns its new path. Raises ReplicaRefused, OSError."""
+    path = directory.path
+    number = 1
+    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+        number += 1
+    try:
+        directory.channel.rename(path, aside)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.EXDEV):
+            raise
+        raise ReplicaRefused(
+            f"{path} is a mount point, which can't be renamed: move what is in it to another directory, and give the "
+            f"same command again"
+        ) from error
+    directory.channel.sync_directory(path.parent)
+    return aside
