@@ -18,6 +18,7 @@ from commitlog.serving.served_store import ServedStore
 from commitlog.serving.server import Server
 from commitlog.shm.region import base_directory
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.served import forget_connection
 from tests.serving.asking import address_of, client_of, server_of
 
 
@@ -75,6 +76,7 @@ def test_a_client_is_warned_of_a_store_that_was_killed(tmp_path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ReadingWarning)  # once is enough
             index.refresh()
+        forget_connection(address_of(server))
 
 
 def test_no_error_names_the_pool(tmp_path: Path) -> None:

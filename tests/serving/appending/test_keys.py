@@ -16,7 +16,7 @@ from commitlog.planning.address import parse_address
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import BytesKey
 from commitlog.remote.messages import RemoteMessages
-from tests.served import forget_connection, name_of
+from tests.served import name_of
 from tests.serving.appending import shared_store
 
 KEYS = [b"\xff\x00", b"a\x01b", b"\x02", b"plain", None]
@@ -58,7 +58,6 @@ def test_keys_of_any_bytes_by_flight(store: commitlog.Store, url: str, served_ba
         for message in read:
             by_url.send("copy", message.value, key=message.key)
     assert commitlog.read_arrow(store.path, "copy").read_all()["key"].to_pylist() == KEYS * 4
-    forget_connection(address)
 
 
 def test_cat_of_a_key_of_bytes(store: commitlog.Store) -> None:
