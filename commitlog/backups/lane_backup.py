@@ -20,6 +20,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from commitlog.backups.lane_source import LaneSource
@@ -269,9 +270,10 @@ class LaneBackup:
                 self._clear_behind(piece.start)
                 return
             else:
-                repair.gaps.append(piece)
+                gap = replace(piece, end=self.source.end if piece.last else min(piece.end, self.source.end))
+                repair.gaps.append(gap)
                 order.pass_hole()
-                self._note(piece)
+                self._note(gap)
 
     def _note_disorder(self, table: RecordTable, order: LogOrder) -> None:
         """Names the first record that is not next in its queue."""
@@ -285,9 +287,9 @@ class LaneBackup:
 
     def _note(self, gap: Gap) -> None:
         """Notes damage as a recovery does: readers and the next start know it by the note."""
-        end, reason = min(gap.end, self.source.end), gap.reason or "the segment file is missing"
+        reason = gap.reason or "the segment file is missing"
         quarantine = Quarantine(self.lane, self.size, self.channel)
-        said = quarantine.note_corruption(gap.file, gap.start, end, reason)
+        said = quarantine.note_corruption(gap.file, gap.start, gap.end, reason)
         self.findings.append(f"lane {self.source.number}: {said}")
 
     # ---- recording ------------------------------------------------------------------------------

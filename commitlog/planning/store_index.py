@@ -168,13 +168,14 @@ class LocalIndex:
         return "; ".join(filter(None, (self.index.rest_warning, self._damage_warning)))
 
     def _warn_of_damage(self) -> None:
-        """Warns once of logs whose end is damaged.
+        """Warns once of damage whose messages have no known topic.
 
         If no consume queue knows the messages in the damage, no slice has them, and so no read
         would meet the damage.
         """
         lanes = self.index.lanes.items()
         holes = [(lane, index.open_hole) for lane, index in lanes if index.queues and index.open_hole is not None]
+        holes += [(lane, where) for lane, index in lanes for where in index.nameless_holes]
         places = ", ".join(f"lane {lane} is damaged from offset {where:,} on" for lane, where in holes)
         known, self._damage_warning = self._damage_warning, ""
         if places:

@@ -19,7 +19,7 @@ from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.queue_order import Fault, QueueOrder
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
-from commitlog.reading.starting_point import QueueStarts, resolve
+from commitlog.reading.starting_point import LATEST, QueueStarts, resolve
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.layout import HOSTS_V6, Buffer, SysFlag
 from commitlog.record.record import decode
@@ -82,7 +82,20 @@ class LaneCursor:
                 self.where = min(self.where, self._place(topic, offset))
         if index.open_hole is not None and starts.wants_old(topics, index.lane):
             self.where = min(self.where, index.open_hole)  # it may have had the next message of any topic
+        self.where = min([self.where, *(hole for hole in index.nameless_holes if self._begins_before(hole, starts))])
         self._begin()
+
+    def _begins_before(self, hole: int, starts: QueueStarts) -> bool:
+        """Whether the hole that begins at this log offset may have had messages for this reader.
+
+        It has none for a queue that was read or trimmed up to a record behind it.
+        """
+        wanted = self._index.queues if self._topics is None else self._topics
+        old = [topic for topic in wanted if starts.of(topic, self._index.lane) != LATEST]
+        befores = [self._from.get(topic, 0) for topic in old]
+        return any(
+            not before or self._place(topic, before - 1) < hole for topic, before in zip(old, befores, strict=True)
+        )
 
     def _place(self, topic: str, offset: int) -> int:
         """Finds the log offset from which a walk meets the record of this queue offset.

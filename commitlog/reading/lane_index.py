@@ -43,6 +43,7 @@ from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.log_walk import RecentSegments, Step
+from commitlog.reading.nameless_damage import nameless_damage
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.rocketmq_bounds import rocketmq_bounds
@@ -81,6 +82,8 @@ class LaneIndex:
         """Where the last whole record below the limit ends: the limit may lie inside the next."""
         self.open_hole: int | None = None
         """Where a hole begins that no record follows. Nobody knows the topics of its messages."""
+        self.nameless_holes: tuple[int, ...] = ()
+        """Where noted holes begin that no consume queue names. Nobody knows their topics either."""
         self.first = -1
         """The log offset of the first record that was not deleted."""
         self._walked_to = -1
@@ -158,7 +161,7 @@ class LaneIndex:
         self.queues.clear()
         self._met.clear()
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
-        self.records_end, self.open_hole = 0, None
+        self.records_end, self.open_hole, self.nameless_holes = 0, None, ()
 
     def _distrust(self, reason: str) -> None:
         """Stops using the consume queues of this lane.
@@ -181,6 +184,8 @@ class LaneIndex:
             or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
         ):
             self._read_queues(limits)
+            if self.first < 0 and not self.view.one_log:
+                self.nameless_holes = tuple(self._nameless_holes(limits.first))
             self._walked_to = max(self._walked_to, self._proving_from(limits), limits.first)
             self._indexed_to = limits.dispatched
             limit = max(limit, self._limit_of(self.view.limits(self.lane)))
@@ -335,6 +340,11 @@ class LaneIndex:
             if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
                 break
         return False
+
+    def _nameless_holes(self, first: int) -> Iterator[int]:
+        """Damage may have been healed since it was noted, so the log itself is asked, too."""
+        noted = nameless_damage(self.lane_directory, first, self.queues, self.queue, self.view.channel)
+        return (where for where in noted if self._is_in_hole(where, RECORD_BYTES_MIN))
 
     def record(self, topic: str, offset: int) -> Record:
         """The record of a queue offset below `indexed`.
