@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
-from commitlog.errors import ReadingWarning
+from commitlog.errors import DamagedFile, ReadingWarning
+from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.view import LogView
@@ -21,11 +22,13 @@ STOPPED_REREAD_NS = 100_000_000
 class TopicIndex:
     """All lanes of a store, or all queue ids of a RocketMQ store root.
 
-    `isolation` is "flushed" or "committed".
+    `isolation` is "flushed" or "committed". A damaged lane that is not in `chosen` is no error: it
+    is left out from then on.
     """
 
-    def __init__(self, view: LogView, isolation: str = "flushed") -> None:
-        self.view, self.isolation = view, isolation
+    def __init__(self, view: LogView, isolation: str = "flushed", chosen: LaneChoice = ALL_LANES) -> None:
+        self.view, self.isolation, self._chosen = view, isolation, chosen
+        self._left_out: set[int] = set()
         self.lanes: dict[int, LaneIndex] = {}
         self._identity = view.identity
         self._refreshed_ns = LONG_AGO_NS
@@ -43,12 +46,13 @@ class TopicIndex:
         if is_another:
             self._identity, self._refreshed_ns, self.rest_warning = self.view.identity, LONG_AGO_NS, ""
             self.lanes.clear()
+            self._left_out.clear()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
             if now - self._refreshed_ns < STOPPED_REREAD_NS:
                 return False
             self._refreshed_ns = now
-        present = self.view.lanes()
+        present = [lane for lane in self.view.lanes() if lane not in self._left_out]
         gone = self.lanes.keys() - set(present)  # somebody has removed their directories
         for lane in gone:
             del self.lanes[lane]
@@ -57,7 +61,13 @@ class TopicIndex:
             index = self.lanes.get(lane)
             if index is None:
                 index = self.lanes[lane] = LaneIndex(self.view, lane, self.isolation)
-            moved = index.refresh() or moved
+            try:
+                moved = index.refresh() or moved
+            except DamagedFile:
+                if lane in self._chosen:
+                    raise
+                self._left_out.add(lane)
+                del self.lanes[lane]
         self._warn_of_rest()
         return moved
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import commitlog
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile
+from commitlog.shm.layout import Lane
+from commitlog.shm.positions import ControlRegion
 from tests import command_line
 from tests.builders.idle_store import idle_store
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -29,3 +34,27 @@ def test_positions_that_no_lane_can_have(tmp_path: Path, words: dict[str, int]) 
             done = command_line.run(command, path)
             assert b"damaged" in done.stdout + done.stderr, (command, done)
             assert done.returncode, command
+
+
+def test_senseless_positions_of_a_lane_that_is_not_read(tmp_path: Path) -> None:
+    """A reader of other lanes goes on, a reader of all lanes names the lane."""
+    with commitlog.Store.open(tmp_path / "store") as store, store.producer() as one, store.producer() as other:
+        one.send("orders", b"0").wait()
+        other.send("orders", b"1").wait()
+        place = StoreDirectory(store.path).load().pool
+        assert place is not None
+        with (
+            commitlog.Reader(store.path, "orders", lanes={0}, follow=True, start="earliest") as reader,
+            closing(ControlRegion.attach(Path(place.directory), writable=True)) as control,
+        ):
+            assert next(reader).value == b"0"
+            wait_until(lambda: control.row(1)[Lane.DISPATCHED] == control.row(1)[Lane.FLUSHED])
+            sound = control.row(1)[Lane.DISPATCHED]
+            control.row(1)[Lane.DISPATCHED] = 1 << 60
+            one.send("orders", b"2").wait()
+            assert next(reader).value == b"2"
+            with commitlog.Reader(store.path, "orders", lanes={0}) as late:
+                assert [message.value for message in late] == [b"0", b"2"]
+            with pytest.raises(DamagedFile, match=r"lane 1: its positions in .* are damaged"):
+                commitlog.Reader(store.path, "orders")
+            control.row(1)[Lane.DISPATCHED] = sound
