@@ -9,7 +9,6 @@ only against their place, many at once.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,9 @@ import numpy as np
 from commitlog.columns.arrow_columns import Places
 from commitlog.columns.segments import Segment
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.quarantine import corruption_notes, read_corruption_note
+from commitlog.disk.quarantine import noted_ranges
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.errors import CorruptRecord
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, Mask
@@ -40,17 +39,10 @@ class Damage:
     def load(cls, lane_directory: LaneDirectory, channel: FileChannel = DISK) -> Damage:
         """Reads the lane's notes.
 
-        The name of a note says where its range begins. Where the note can't be read, the range has
-        no end.
+        The range of a note that can't be read has no end.
         """
-        found = []
-        for start, note in corruption_notes(lane_directory, channel):
-            said = start, _ANYWHERE
-            with contextlib.suppress(DamagedFile):
-                said = read_corruption_note(note, channel)
-            found.append(said)
-        found.sort()
-        starts, ends = ([pair[index] for pair in found] for index in (0, 1))
+        ranges = [(start, _ANYWHERE if end is None else end) for start, end in noted_ranges(lane_directory, channel)]
+        starts, ends = ([pair[index] for pair in ranges] for index in (0, 1))
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
     def touches(self, where: Ints, size: Ints) -> Mask:

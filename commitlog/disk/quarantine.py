@@ -236,6 +236,18 @@ def corruption_notes(lane_directory: LaneDirectory, channel: FileChannel) -> Ite
             yield int(found[1]), lane_directory.quarantine / name
 
 
+def noted_ranges(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[tuple[int, int | None]]:
+    """The damaged ranges [start, end) that notes tell of, in bytes of the log, ascending.
+
+    If a note can't be read, only its name tells of the range, and the end is None.
+    """
+    for start, note in sorted(corruption_notes(lane_directory, channel)):
+        end = None
+        with contextlib.suppress(DamagedFile, OSError):
+            end = read_corruption_note(note, channel)[1]
+        yield start, end
+
+
 def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
     """The range [start, end) of a note, in bytes of the log. Raises DamagedFile, OSError."""
     return corruption_range(note, channel.read_file(note))

@@ -14,14 +14,13 @@ if a start is killed, the next one completes the work.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
-from commitlog.disk.quarantine import corruption_notes, read_corruption_note
+from commitlog.disk.quarantine import noted_ranges
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, ReadingWarning
 from commitlog.reading.named_readers import NamedReaders
@@ -41,11 +40,8 @@ def damaged_lanes(directory: StoreDirectory, control: ControlRegion) -> dict[int
     found: dict[int, int] = {}
     for lane in directory.lane_numbers():
         wrote = control.row(lane)[Lane.WROTE]
-        for _, note in corruption_notes(directory.lane_directory(lane), directory.channel):
-            end = wrote
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                end = min(read_corruption_note(note, directory.channel)[1], wrote)
-            found[lane] = max(found.get(lane, 0), end)
+        for _, end in noted_ranges(directory.lane_directory(lane), directory.channel):
+            found[lane] = max(found.get(lane, 0), wrote if end is None else min(end, wrote))
     return found
 
 

@@ -7,14 +7,12 @@ damage, and nobody knows the topics of its messages. So each reader has to be to
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
 from commitlog.disk.consume_queue import PRE_FILL_SIZE, ConsumeQueue, first_where
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.quarantine import corruption_notes, read_corruption_note
+from commitlog.disk.quarantine import noted_ranges
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.errors import DamagedFile
 from commitlog.reading.queue_range import QueueRange
 
 
@@ -30,10 +28,8 @@ def nameless_damage(
     The log begins at offset `first`: what ends before was deleted. A note that can't be read tells
     only where its range begins.
     """
-    for start, note in sorted(corruption_notes(lane_directory, channel)):
-        end = start + 1
-        with contextlib.suppress(DamagedFile, OSError):
-            end = read_corruption_note(note, channel)[1]
+    for start, known_end in noted_ranges(lane_directory, channel):
+        end = start + 1 if known_end is None else known_end
         if end > first and not any(_names(open_queue(topic), known, start, end) for topic, known in queues.items()):
             yield start
 

@@ -12,6 +12,7 @@ import commitlog
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import DataLoss
 from commitlog.reading.named_readers import NamedReaders
+from tests.builders.killed import kill_store
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import end_of, rows, stream
 
@@ -92,3 +93,19 @@ def test_new_messages_are_not_taken_for_old_ones(
         end_of(query, end)
     with stream(path, fails=False) as query:
         assert rows(query, end, end_of(query, end)) == NEW
+
+
+def test_a_note_that_cannot_be_read_ends_no_start(tmp_path: Path) -> None:
+    """A start with its pool writes no note anew. Such a note may tell of all of the log."""
+    path = tmp_path / "store"
+    send(path, OLD)
+    lane = StoreDirectory(path).lane_directory(0)
+    lose_with_queues(lane)
+    store = commitlog.Store.open(path, SMALL)
+    with store.producer() as producer:
+        producer.send("orders", b"new").wait("flushed")
+        kill_store(store)
+    (note,) = lane.quarantine.glob("corrupt-*.json")
+    note.write_bytes(b"{}")
+    with commitlog.Store.open(path, SMALL):
+        assert StoreDirectory(path).load().epoch == 2
