@@ -213,9 +213,7 @@ class StoreBackup:
         self._replace_files(self._files.deletions(), deletions)
         self._replace_files(self._files.readers(), readers)
         self.target.save(self._facts_of_backup(facts))
-        if self.target.incomplete_backup_file.exists():
-            self.channel.unlink(self.target.incomplete_backup_file)
-            self.channel.sync_directory(self.target.path)
+        self.channel.remove_file(self.target.incomplete_backup_file)
         return lanes, sum(lane.removed_segments for lane in lanes)
 
     def _count_copied(self, count: int) -> None:

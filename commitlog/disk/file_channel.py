@@ -258,6 +258,13 @@ class FileChannel:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
+    def remove_file(self, path: str | Path) -> None:
+        """Removes a small file, durably. One that is not there is passed over."""
+        path = Path(path)
+        if path.exists():
+            self.unlink(path)
+            self.sync_directory(path.parent)
+
     # ---- locks ----------------------------------------------------------------------------------
 
     def try_lock(self, fd: int, at: int | None = None) -> bool:

@@ -69,10 +69,3 @@ def save_ends(lane_directory: LaneDirectory, store_id: str, ends: TopicEnds, cha
     }
     values = {"lane": lane_directory.number, "store": store_id, "end": ends.end, "topics": topics}
     channel.replace_file(lane_directory.ends_file, to_checked_json(values))
-
-
-def forget_ends(lane_directory: LaneDirectory, channel: FileChannel) -> None:
-    """Removes the file, durably, where the log does not reach so far any more. Raises OSError."""
-    if lane_directory.ends_file.exists():
-        channel.unlink(lane_directory.ends_file)
-        channel.sync_directory(lane_directory.path)

@@ -21,7 +21,6 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.quarantine import rebuild_mark, set_aside_name
 from commitlog.disk.queue_entries import by_topic, runs
 from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
-from commitlog.disk.topic_ends import forget_ends
 from commitlog.errors import DamagedFile
 from commitlog.opening.queue_files import QueueFiles, QueueState, place_of
 from commitlog.reading.log_scan import Gap
@@ -40,7 +39,7 @@ def cut_queues(lane_directory: LaneDirectory, end: int, channel: FileChannel, qu
     A recovery would take these entries for a proof that the log was flushed further. Raises
     OSError.
     """
-    forget_ends(lane_directory, channel)
+    channel.remove_file(lane_directory.ends_file)
     files = QueueFiles(lane_directory, channel, queue_file_bytes)
     try:
         QueueRepair(files).cut(end)
@@ -324,10 +323,7 @@ class QueueRepair:
         """Syncs all entries that were placed, and then removes the mark of the rebuild."""
         self._files.sync()
         self._files.close()
-        mark = rebuild_mark(self._lane_directory)
-        if mark.exists():
-            self._channel.unlink(mark)
-            self._channel.sync_directory(self._lane_directory.quarantine)
+        self._channel.remove_file(rebuild_mark(self._lane_directory))
 
     def _unlink_files(self, directory: Path, is_chosen: Callable[[int], bool]) -> None:
         """Unlinks the files whose start (bytes) meets a condition."""

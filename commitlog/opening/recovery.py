@@ -34,7 +34,7 @@ from commitlog.disk.locks import try_file
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, rewrite_log
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.disk.topic_ends import TopicEnds, forget_ends, load_ends
+from commitlog.disk.topic_ends import TopicEnds, load_ends
 from commitlog.errors import DamagedFile, RecoveryError
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
@@ -209,7 +209,7 @@ class _Recovery:
             self._find(finding)
         self.queue_repair.finish()
         if walked.end < self.ends.end:  # the log may come to this place again, with other messages
-            forget_ends(self.lane_directory, self.channel)
+            self.channel.remove_file(self.lane_directory.ends_file)
         first = positions.first_where
         offsets = IndexedOffsets(self.lane_directory, self.size, walked.end, -1, self.channel, self.store_id)
         for finding in lower_marks(offsets, first, dispatched):

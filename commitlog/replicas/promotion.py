@@ -26,7 +26,6 @@ from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd
 from commitlog.replicas.chain import look_at_lanes
 from commitlog.replicas.copy_place import take_lock
-from commitlog.replicas.segment_sums import forget_sums
 
 
 @dataclass(frozen=True)
@@ -111,8 +110,8 @@ def _promote(directory: StoreDirectory, report: Report, verify_all: bool) -> Pro
         )
     save_mark(directory, replace(mark, promoting=facts.epoch))
     directory.save(promoted)  # from here on it is a store
-    for lane in ends:
-        forget_sums(directory.lane_directory(lane), directory.channel)
+    for lane in ends:  # from now on a store writes to the segments
+        directory.channel.remove_file(directory.lane_directory(lane).sums_file)
     directory.channel.unlink(directory.replica_file)
     directory.channel.sync_directory(directory.path)
     return Promotion(str(directory.path), begun.epoch, ends, lacks)

@@ -31,7 +31,6 @@ from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.replicas.asking import ask_epoch
 from commitlog.replicas.copy_place import take_lock
 from commitlog.replicas.promotion import recover_all
-from commitlog.replicas.segment_sums import forget_sums
 from commitlog.replicas.tls import Credentials
 from commitlog.replicas.wire import Welcome
 from commitlog.shm.layout import segment_start
@@ -130,7 +129,7 @@ class _Rejoining:
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
         self._forget_replicas()
         for lane in ends:  # a promotion that was killed has left them
-            forget_sums(directory.lane_directory(lane), self._channel)
+            self._channel.remove_file(directory.lane_directory(lane).sums_file)
         save_mark(directory, mark)
         facts = replace(self._facts, pool=None, lanes={})  # what was flushed here is not all in the store that went on
         directory.save(facts)

@@ -167,10 +167,3 @@ class SegmentSums:
                 if why:
                     found.append(start)
         return found
-
-
-def forget_sums(lane: LaneDirectory, channel: FileChannel) -> None:
-    """Removes the checksums of a lane: from now on a store writes to it. Raises OSError."""
-    if lane.sums_file.exists():
-        channel.unlink(lane.sums_file)
-        channel.sync_directory(lane.path)

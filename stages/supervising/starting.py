@@ -160,9 +160,7 @@ class StoreOpening:
 
     def _drop_stale_mark(self) -> None:
         """Removes the mark of a replica that a promotion has left, which was killed at its end."""
-        with contextlib.suppress(FileNotFoundError):
-            self._channel.unlink(self.directory.replica_file)
-            self._channel.sync_directory(self.directory.path)
+        self._channel.remove_file(self.directory.replica_file)
 
     def _ask_peers(self, facts: StoreFacts) -> None:
         """Asks the other machines' stores whether one of them was promoted.
