@@ -79,7 +79,7 @@ class RowSending:
         With a FLOAT column the newest schema is used at once, because rounding is no error.
         """
         schema = self.schema(topic)
-        if _may_round(schema):  # a newer schema may have wider columns, and rounding is no error
+        if _may_round(schema):
             schema = self._look(topic)
         try:
             return made(rows, schema), schema

@@ -12,6 +12,7 @@ from typing import Any
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import CorruptRecord, MissingCodec, StoreDamaged
 from commitlog.inspecting.log_root import LogRoot, find_roots
+from commitlog.inspecting.verify import NOT_A_DIRECTORY
 from commitlog.record.body_compression import plain_body
 from commitlog.record.host import Host
 from commitlog.record.layout import SysFlag
@@ -28,7 +29,7 @@ def dump_records(path: str | os.PathLike[str], channel: FileChannel = DISK) -> I
     """
     for root in find_roots(path, channel)[0]:
         if not root.path.is_dir():
-            raise StoreDamaged(f"{root.path} is no directory; move it away, or put back the one that was there")
+            raise StoreDamaged(f"{root.path}: {NOT_A_DIRECTORY}")
         yield from _dump(root, channel)
 
 

@@ -18,7 +18,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replication_troubles import replication_troubles
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
-from commitlog.shm.layout import Header, Lane
+from commitlog.shm.layout import HA_SERVICE, Header, Lane
 from commitlog.shm.positions import ControlRegion
 from commitlog.shm.statistics import take_sample
 from commitlog.stages.supervising.reporting import tell, tell_error, warn
@@ -77,7 +77,7 @@ class RunningStore:
         self.channel, self.clock, self.report = channel, clock, report
         self.request = request or StopRequest()
         self.config = config
-        self.store_watch = StoreWatch(directory, control)
+        self.store_watch = StoreWatch(directory, control, facts.segment_bytes)
         self.stages = StageProcesses(directory, control, config, channel, clock, report, module_of)
         self._made_pool = made_pool
         self._note_lanes_at = LONG_AGO_NS
@@ -136,7 +136,8 @@ class RunningStore:
                 return
             self.store_watch.check()
             self._note_lanes()
-            self._tell_troubles()
+            if HA_SERVICE in self.stages.by_name:
+                self._tell_troubles()
             for stage in list(self.stages.by_name.values()):
                 self._watch_stage(stage, events, poller)
 

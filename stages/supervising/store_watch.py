@@ -25,10 +25,9 @@ log = logging.getLogger(__name__)
 class StoreWatch:
     """The supervisor calls it every now and then."""
 
-    def __init__(self, directory: StoreDirectory, control: ControlRegion) -> None:
-        self.directory, self.control = directory, control
+    def __init__(self, directory: StoreDirectory, control: ControlRegion, segment_bytes: int) -> None:
+        self.directory, self.control, self._segment_bytes = directory, control, segment_bytes
         self.pool = control.region.path.parent
-        self._segment_bytes = directory.load().segment_bytes
         self._damaged: set[int] = set()
         self._only_drains = os.path.lexists(directory.superseded_file)  # else it would not have started
 
