@@ -11,14 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.columns.segments import SEGMENTS
+from commitlog.errors import MessageRefused
 from commitlog.forwarding.forwarder import Forwarder
 from commitlog.forwarding.settings import settings_of
+from tests.waiting import wait_until
 
 
 def forward(store: Path, url: str, **options: Any) -> None:
     """Forwards what is there, in this process. Raises what the forwarder does."""
     Forwarder(settings_of(store, url, once=True, **options), threading.Event()).run()
     SEGMENTS.clear()
+
+
+def forward_when_allowed(store: Path, url: str, what: str, **options: Any) -> None:
+    """Forwards once the broker has heard of a new limit: until then it refuses a message."""
+
+    def goes_on() -> bool:
+        try:
+            forward(store, url, **options)
+        except MessageRefused:
+            return False
+        return True
+
+    wait_until(goes_on, what)
 
 
 def command(store: Path, url: str, *options: str) -> subprocess.Popen[bytes]:

@@ -28,10 +28,9 @@ from commitlog.reading.named_readers import NamedReaders
 from tests.builders import vector_store
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.forwarding.kafka import Broker
-from tests.forwarding.running import forward
+from tests.forwarding.running import forward, forward_when_allowed
 from tests.nightly import with_nightly
 from tests.ports import free_port
-from tests.waiting import wait_until
 
 POSITIONS = "commitlog-forward-kafka-{}"
 
@@ -172,15 +171,7 @@ def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: 
     (state,) = forwarders(store.directory)
     assert "MessageRefused" in state.last_error
     kafka.alter(name, max_message_bytes="9000")
-
-    def goes_on() -> bool:
-        try:
-            forward(store.path, kafka.url, topic_map=[f"orders={name}"])
-        except MessageRefused:
-            return False  # the broker has not heard of the new limit yet
-        return True
-
-    wait_until(goes_on, "the broker to take larger messages")
+    forward_when_allowed(store.path, kafka.url, "the broker to take larger messages", topic_map=[f"orders={name}"])
     assert kafka.values(name) == bodies(store)
 
 

@@ -12,7 +12,7 @@ from commitlog.errors import MessageRefused
 from tests.builders import hand_made
 from tests.builders.hand_made import HandMadeStore
 from tests.forwarding.kafka import Broker
-from tests.forwarding.running import forward
+from tests.forwarding.running import forward, forward_when_allowed
 from tests.forwarding.test_changes import running, send
 from tests.waiting import wait_until
 
@@ -29,15 +29,7 @@ def test_a_time_that_a_topic_does_not_take(tmp_path: Path, kafka: Broker, monkey
     with pytest.raises(MessageRefused, match=r"^topic orders, lane 0, offset 2: .* 7 bytes is .*before\.max\.ms"):
         forward(store.path, kafka.url, topic_map=[f"orders={name}"])
     kafka.alter(name, message_timestamp_before_max_ms="864000000")
-
-    def goes_on() -> bool:
-        try:
-            forward(store.path, kafka.url, topic_map=[f"orders={name}"])
-        except MessageRefused:
-            return False  # the broker has not heard of the new limit yet
-        return True
-
-    wait_until(goes_on, "the broker to take older messages")
+    forward_when_allowed(store.path, kafka.url, "the broker to take older messages", topic_map=[f"orders={name}"])
     assert kafka.values(name) == {0: values}
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from tests.replicas import dying
 from tests.replicas.line import Line, line
 from tests.replicas.rejoining import quarantined, values_of
 from tests.replicas.scene import ReplicaCommand, Scene, kill_all
+from tests.replicas.sender import Sender
 from tests.serving.asking import Certificates
 from tests.waiting import wait_until
 
@@ -60,32 +60,6 @@ class Counts:
         self.events += other.events
         self.accepted += other.accepted
         self.replicated += other.replicated
-
-
-class Sender:
-    """Sends messages that are all different, in a thread, until `end` or until the store ends."""
-
-    def __init__(self, path: Path, seed: int, accepted: list[bytes], replicated: list[bytes]) -> None:
-        self._path, self._random = path, random.Random(seed)
-        self._accepted, self._replicated = accepted, replicated
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self._thread.start()
-
-    def _send(self) -> None:
-        with contextlib.suppress(CommitLogError), commitlog.Producer(self._path) as producer:
-            while not self._end.is_set():
-                values = [b"%d|" % self._random.getrandbits(64) * self._random.randrange(1, 30) for _ in range(20)]
-                for value in values:
-                    receipt = producer.send("orders", value)
-                    self._accepted.append(value)
-                with contextlib.suppress(CommitLogError):
-                    receipt.wait("replicated", timeout=0.5)
-                    self._replicated += values
-
-    def end(self) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 class Story:

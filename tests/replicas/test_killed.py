@@ -8,45 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
-from pathlib import Path
 
 import pytest
 
 import commitlog
-from commitlog.errors import CommitLogError, StageFailed
+from commitlog.errors import StageFailed
 from commitlog.inspecting.verify import verify_store
 from commitlog.replicas.promotion import promote
 from tests.crash.scene import kill, pid_of
 from tests.nightly import with_nightly
 from tests.replicas.scene import ReplicaCommand, Scene, await_copy, check_equal, kill_all, log_of
+from tests.replicas.sender import Sender
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.leaves_pools
 KINDS = ("replica", "ha_service", "primary", "all")
-
-
-class Sender:
-    """A thread that sends numbered messages, and notes those that are replicated."""
-
-    def __init__(self, path: Path, noted: list[bytes], seed: int) -> None:
-        self._path, self._noted, self._random = path, noted, random.Random(seed)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self._thread.start()
-
-    def _send(self) -> None:
-        with contextlib.suppress(CommitLogError), commitlog.Producer(self._path) as producer:
-            while not self._end.is_set():
-                values = [b"%d-" % self._random.getrandbits(64) * self._random.randrange(1, 30) for _ in range(20)]
-                receipts = [producer.send("orders", value) for value in values]
-                with contextlib.suppress(CommitLogError):
-                    receipts[-1].wait("replicated", timeout=0.5)
-                    self._noted += values
-
-    def end(self) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 def carry_out(kind: str, scene: Scene, store: commitlog.Store, command: ReplicaCommand) -> commitlog.Store:
@@ -80,14 +56,14 @@ def test_nothing_that_was_replicated_is_lost_by_kills(scene: Scene, kind: str, s
     with scene.replica() as command:
         try:
             for _ in range(kills):
-                sender = Sender(scene.primary, noted, rng.getrandbits(32))
+                sender = Sender(scene.primary, rng.getrandbits(32), [], noted)
                 wanted = len(noted) + rng.randrange(1, 400)
                 await_replicated(noted, wanted)
                 store = carry_out(kind, scene, store, command)
                 sender.end()
             await_copy(scene)
             check_equal(scene)
-            sender = Sender(scene.primary, noted, rng.getrandbits(32))
+            sender = Sender(scene.primary, rng.getrandbits(32), [], noted)
             wanted = len(noted) + rng.randrange(1, 400)
             await_replicated(noted, wanted)
             if rng.random() < 0.5:
