@@ -12,6 +12,7 @@ pytestmark = pytest.mark.leaves_pools
 
 
 @pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:lane .* left out:commitlog.errors.ReadingWarning")  # damage is read past
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_is_lost_in_silence_by_switch_overs(tmp_path: Path, seed: int) -> None:
