@@ -40,18 +40,18 @@ from commitlog.errors import (
     refusal,
 )
 from commitlog.opening.disk_faults import named_faults
+from commitlog.replicas.asking import exchange
 from commitlog.replicas.chain import LaneChain, Mending, look_at_lanes, shorten
 from commitlog.replicas.copy_place import refuse_other_things, set_aside, take_lock
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
-from commitlog.replicas.tls import Credentials, connect, connection_error
+from commitlog.replicas.tls import Credentials, connect
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
     NO_LANE,
     FrameReader,
     Hello,
     Welcome,
-    read_greeting,
 )
 
 _SYNC_BYTES = 16 << 20
@@ -252,7 +252,7 @@ class Replica:
         """Gets the segments that are wanted. What the store says of itself is adopted later."""
         assert self.facts is not None
         hello = Hello(self.name, self.facts.id, self.facts.epoch, wants=mending.wanted)
-        welcome = self._exchange(peer, hello)
+        welcome = exchange(peer, self.source, self._credentials, hello)
         self._check_same(welcome, self.facts)
         self._take_in(peer, welcome, mending)
 
@@ -312,14 +312,6 @@ class Replica:
         self.mark.connected = False
         self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
 
-    def _exchange(self, peer: ssl.SSLSocket, hello: Hello) -> Welcome:
-        """Greets. In TLS 1.3 a store that refuses our certificate says so only now."""
-        try:
-            peer.sendall(hello.to_bytes())
-            return Welcome.from_bytes(read_greeting(peer.recv_into))
-        except ssl.SSLError as error:
-            raise connection_error(self.source, error) from error
-
     def _greet(self, peer: ssl.SSLSocket) -> Welcome:
         """Says what is here, and takes what the store says of itself."""
         facts = self.facts
@@ -328,7 +320,7 @@ class Replica:
                 lane.sync()
             lanes = tuple(lane.tail() for lane in self.lanes.values() if not lane.is_empty)
         hello = Hello(self.name, facts.id, facts.epoch, lanes=lanes) if facts else Hello(self.name)
-        welcome = self._exchange(peer, hello)
+        welcome = exchange(peer, self.source, self._credentials, hello)
         self._adopt(welcome)
         return welcome
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import ReplicationRefused
 from commitlog.quantities import address_of
+from commitlog.replicas.certificate_times import times_of, times_of_file
 
 GREETING_SECONDS = 10.0
 """How long the other side may take for connecting, the handshake and the greetings."""
 
 _OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 """In the names of TLS's alerts about certificates."""
+
+_HAS_EXPIRED = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,32 @@ class Credentials:
             ) from error
         return context
 
+    def untimely(self, now_ms: int) -> str:
+        """Why none of the other side takes the files now, or they take nobody; else empty.
+
+        A file of authorities is good as long as one of them is.
+        """
+        for path, most in ((self.certificate, 1), (self.authority, None)):
+            try:
+                times = times_of_file(path)[:most]
+            except (OSError, ValueError):  # `context` says what is wrong with it
+                continue
+            whys = [_untimely(begin, end, now_ms) for begin, end in times]
+            if whys and all(whys):
+                return f"{path} {whys[-1]}"
+        return ""
+
+
+def _untimely(begin: datetime, end: datetime, now_ms: int) -> str:
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    if begin <= now <= end:
+        return ""
+    return (
+        f"has expired: it was valid until {end:%Y-%m-%d %H:%M:%S} UTC"
+        if now > end
+        else (f"is not valid before {begin:%Y-%m-%d %H:%M:%S} UTC")
+    )
+
 
 def connect(address: str, credentials: Credentials, seconds: float = GREETING_SECONDS) -> ssl.SSLSocket:
     """A connection to a store that listens for replicas.
@@ -58,23 +91,39 @@ def connect(address: str, credentials: Credentials, seconds: float = GREETING_SE
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLError as error:
         plain.close()
-        raise connection_error(address, error) from error
+        raise connection_error(address, error, credentials) from error
     except BaseException:
         plain.close()
         raise
 
 
-def connection_error(address: str, error: ssl.SSLError) -> ReplicationRefused | OSError:
+def connection_error(
+    address: str, error: ssl.SSLError | ConnectionError | EOFError, credentials: Credentials
+) -> ReplicationRefused | OSError | EOFError:
     """ReplicationRefused where one side does not take the other's certificate, or has none.
 
     Anything else may be the network's fault, such as a bit that was turned over on its way: an
-    OSError, as of a connection that was lost.
+    OSError, as of a connection that was lost. A store that has refused a certificate may be gone
+    before we hear why, so ours are looked at, too.
     """
-    reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
     is_alert = "ALERT" in reason and any(word in reason for word in _OF_CERTIFICATES)
-    if not (isinstance(error, ssl.SSLCertVerificationError) or is_alert):
-        return error if isinstance(error, ssl.SSLEOFError) else ConnectionError(f"no TLS connection ({reason})")
+    why = _expired_there(address, now_ms) if getattr(error, "verify_code", 0) == _HAS_EXPIRED else ""
+    why = why or credentials.untimely(now_ms)
+    if not (why or isinstance(error, ssl.SSLCertVerificationError) or is_alert):
+        is_lost = isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError)
+        return error if is_lost else ConnectionError(f"no TLS connection ({reason})")
     return ReplicationRefused(
-        f"{address}: no TLS connection ({reason}): both sides need a certificate that is valid, made for their host, and "
-        f"signed by the authority that the other one has"
+        f"{address}: no TLS connection ({why or reason}): both sides need a certificate that is valid, made for their "
+        f"host, and signed by the authority that the other one has"
     )
+
+
+def _expired_there(address: str, now_ms: int) -> str:
+    """Since when the certificate of the other side has expired, if it still answers; else empty."""
+    with contextlib.suppress(OSError, ValueError):
+        pem = ssl.get_server_certificate(address_of(address), timeout=GREETING_SECONDS)
+        if why := _untimely(*times_of(pem), now_ms):
+            return f"the certificate there {why}"
+    return ""

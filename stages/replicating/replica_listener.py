@@ -20,7 +20,7 @@ from pathlib import Path
 from commitlog.backups.small_files import SmallFiles
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, ReplicationRefused
 from commitlog.quantities import address_of
 from commitlog.replicas.tls import GREETING_SECONDS, Credentials
 from commitlog.replicas.wire import LENGTH, Hello, read_greeting, refusal
@@ -91,6 +91,8 @@ class ReplicaListener:
             self._credentials.context(server_side=True)
             if self._listener is None:
                 self._open()
+            if why := self._credentials.untimely(self._clock.wall_ms()):
+                raise ReplicationRefused(why)
         except (OSError, CommitLogError) as error:
             if self.shut != {address: str(error)}:
                 log.error("no replica can come to %s: %s", address, error)

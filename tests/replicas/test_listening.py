@@ -14,6 +14,11 @@ import orjson
 import pytest
 
 import commitlog
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import ReplicationRefused
+from commitlog.replicas.asking import ask_epoch
+from commitlog.replicas.replica import Replica
+from commitlog.replicas.tls import Credentials
 from commitlog.watching.health import Reason, health
 from commitlog.watching.snapshot import StoreWatch
 from tests.nightly import with_nightly
@@ -64,6 +69,31 @@ def test_certificates_that_do_not_fit_are_said(scene: Scene) -> None:
         wait_until(lambda: not reasons(scene.primary), "it has healed")
         own.unlink()
         wait_until(lambda: reasons(scene.primary), "it is said again")
+
+
+def credentials(scene: Scene, **how: bool) -> Credentials:
+    return Credentials(*scene.certificates.make("here", **how), scene.certificates.authority)
+
+
+def test_an_expired_certificate_of_either_side_is_named(scene: Scene) -> None:
+    """With the time of its end. The store says it before a replica comes, and heals by itself."""
+    certificate, key = scene.path / "store.pem", scene.path / "store.key"
+
+    def put(**how: bool) -> None:
+        for made, place in zip(scene.certificates.make("some", **how), (certificate, key), strict=True):
+            shutil.copy(made, place)
+
+    put(expired=True)
+    keeper = Replica(scene.copy, f"localhost:{scene.port}", credentials(scene), "copy")
+    with scene.open(certificate=str(certificate), key=str(key)):
+        (reason,) = wait_until(lambda: reasons(scene.primary), "it is said")
+        assert f"{certificate} has expired: it was valid until 2" in reason.text
+        with pytest.raises(ReplicationRefused, match="the certificate there has expired: it was valid until 2"):
+            keeper.run()
+        put()
+        wait_until(lambda: not reasons(scene.primary), "it has healed")
+        with pytest.raises(ReplicationRefused, match=r"here.pem has expired: it was valid until 2"):
+            ask_epoch(f"localhost:{scene.port}", credentials(scene, expired=True), StoreDirectory(scene.primary).load())
 
 
 @pytest.mark.parametrize("kind", with_nightly(["listen"], ["slave_listen"]))

@@ -51,8 +51,9 @@ def test_a_certificate_that_is_not_good_here_is_refused(scene: Scene) -> None:
     with scene.open():
         for wrong in ("foreign", "expired"):
             bad = keeper(scene, foreign=wrong == "foreign", expired=wrong == "expired")
-            with pytest.raises(ReplicationRefused, match="no TLS connection"):
+            with pytest.raises(ReplicationRefused, match="no TLS connection") as refused:
                 bad.run()
+            assert ("here.pem has expired: it was valid until 2" in str(refused.value)) == (wrong == "expired")
             assert not (scene.copy / "store.json").exists()
 
 
