@@ -128,20 +128,20 @@ class Forwarder:
             except NewSession:
                 continue
             except KafkaException as error:
-                self._explain(error)
+                found = error_of(error)
+            self._explain(found)  # only now: the exception's frames hold the session's clients
             pause = (
                 _PAUSE_SECONDS_LEAST if self._progress.transactions > before else min(2 * pause, _PAUSE_SECONDS_MOST)
             )
             self._stop.wait(pause)
 
-    def _explain(self, error: KafkaException) -> None:
+    def _explain(self, found: KafkaError) -> None:
         """Raises an error that only a person can mend, and notes an error that may pass."""
-        found = error_of(error)
         self._cluster.check(found)
         if found.code() in FENCED:
             self._check_owner()
         if not self._reached and not self.settings.wait:
-            raise self._cluster.unavailable(found) from None
+            raise self._cluster.unavailable(found)
         text = self._cluster.shown(found.str())
         why = f" ({self._cluster.last_error})" if self._cluster.last_error else ""
         self._progress.trouble(f"{self.settings.url}: {text}{why}; trying again")

@@ -47,7 +47,8 @@ class Running:
         try:
             self._forwarder.run()
         except CommitLogError as error:
-            self.error = error.with_traceback(None)  # its frames hold the clients
+            self.error = error.with_traceback(None)  # its frames hold the clients, as do those of its context
+            self.error.__context__ = None
 
     @staticmethod
     def look() -> None:
