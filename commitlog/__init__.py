@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from commitlog import tracing as tracing
     from commitlog.appending.row_writer import RowWriter
     from commitlog.arrow import read_arrow
-    from commitlog.backups.report import BackupReport
+    from commitlog.backups.backup_report import BackupReport
     from commitlog.backups.store_backup import backup
     from commitlog.clock import Clock
     from commitlog.config import Config
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from commitlog.producer import Producer
     from commitlog.reader import Reader
     from commitlog.receipt import BatchReceipt, Level, Receipt
-    from commitlog.remote.producer import RemoteProducer, RemoteReceipt
+    from commitlog.remote.remote_producer import RemoteProducer, RemoteReceipt
     from commitlog.schemas.topic_schemas import TopicSchema
-    from commitlog.shm.statistics import Throughput
+    from commitlog.shm.counters import Throughput
     from commitlog.statistics import (
         LaneStatistics,
         ReaderStatistics,
@@ -84,7 +84,7 @@ __all__ = [
 _MODULES = ("config", "errors", "logging", "spark", "tracing")
 _HOMES = {
     "AppendMessageStatus": "status",
-    "BackupReport": "backups.report",
+    "BackupReport": "backups.backup_report",
     "BatchReceipt": "receipt",
     "Clock": "clock",
     "CommitLogError": "errors",
@@ -97,15 +97,15 @@ _HOMES = {
     "Reader": "reader",
     "ReaderStatistics": "statistics",
     "Receipt": "receipt",
-    "RemoteProducer": "remote.producer",
-    "RemoteReceipt": "remote.producer",
+    "RemoteProducer": "remote.remote_producer",
+    "RemoteReceipt": "remote.remote_producer",
     "RetentionStatistics": "statistics",
     "RowWriter": "appending.row_writer",
     "StageStatistics": "statistics",
     "StopReport": "status",
     "Store": "store",
     "StoreStatistics": "statistics",
-    "Throughput": "shm.statistics",
+    "Throughput": "shm.counters",
     "backup": "backups.store_backup",
     "read_arrow": "arrow",
     "TopicSchema": "schemas.topic_schemas",

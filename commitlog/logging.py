@@ -27,7 +27,7 @@ from commitlog.errors import (
 )
 from commitlog.lines import printable
 from commitlog.producer import Producer
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 
 FLUSH_SECONDS = 5.0
 """How long `flush` waits at most. `logging.shutdown` calls it when the program ends."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commitlog.record.host import message_id
-from commitlog.record.layout import CRC_PROPERTY_START, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
 from commitlog.record.properties import BYTES_KEY_NAME, BytesKey, decode_properties, own_properties
 from commitlog.record.record import Record
+from commitlog.record.record_layout import CRC_PROPERTY_START, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
 
 if TYPE_CHECKING:
     from commitlog.record.table import RecordTable

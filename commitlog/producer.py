@@ -29,10 +29,10 @@ from typing import NoReturn
 
 from commitlog.appending.acknowledgements import LaneProgress
 from commitlog.appending.appender import Appender, Topic
-from commitlog.appending.arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.last_record import last_record
 from commitlog.appending.lease import Lease
+from commitlog.appending.message_arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import RowProducer
 from commitlog.appending.thread_turns import Turns, is_inside
@@ -54,10 +54,11 @@ from commitlog.record.batch import batch_size, encode_batch, largest_record
 from commitlog.record.bodies import Bodies
 from commitlog.record.bound_encoder import BoundEncoder, bind
 from commitlog.record.host import Host
-from commitlog.record.layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
-from commitlog.record.properties import RESERVED_NAMES, check_topic, encode_keyed_properties, encode_properties
+from commitlog.record.properties import RESERVED_NAMES, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
+from commitlog.record.record_layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.row_headers import values_refused, version_of
+from commitlog.record.topic_names import check_topic
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 

@@ -16,10 +16,10 @@ from commitlog.disk.locks import holder_of, is_leased, is_running
 from commitlog.disk.replica_mark import load_mark, superseded_by
 from commitlog.errors import disk_error, is_refusal
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.counters import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
-from commitlog.shm.pool import available_buffers
-from commitlog.shm.positions import ControlRegion
-from commitlog.shm.statistics import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
+from commitlog.shm.write_buffers import available_buffers
 
 FAULT_WORDS = {
     "committer": Lane.COMMITTER_FAULT,

@@ -24,7 +24,7 @@ from commitlog.disk.locks import is_leased, lane_locked
 from commitlog.disk.store_directory import segment_name
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import Header, Lane
-from commitlog.shm.pool import remove_buffers
+from commitlog.shm.write_buffers import remove_buffers
 from commitlog.stages.allocating.pool_watch import PoolWatch
 from commitlog.stages.allocating.retention import Retention
 from commitlog.stages.base_stage import BaseStage, main

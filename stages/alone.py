@@ -35,8 +35,8 @@ from commitlog.config_file import load_config
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
+from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
-from commitlog.shm.statistics import Histogram
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.starting import StoreOpening
 

@@ -38,8 +38,8 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal, store_moved
 from commitlog.native import description
 from commitlog.reading.view import attach_control
+from commitlog.shm.counters import record_duration
 from commitlog.shm.layout import ALL_STAGES, Header, Lane, Stage
-from commitlog.shm.statistics import record_duration
 from commitlog.stages.store_channel import StoreChannel
 from commitlog.stages.supervising.forked_stage import REFUSED
 from commitlog.stages.supervising.log_files import log_to_own_output

@@ -24,8 +24,8 @@ from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.pool import is_direct
 from commitlog.shm.region import RegionError
+from commitlog.shm.write_buffers import is_direct
 from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.lane_buffers import LaneBuffers
 

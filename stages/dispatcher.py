@@ -25,8 +25,8 @@ from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
+from commitlog.shm.control_region import count_entries, counted_entries, forget_entries
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.positions import count_entries, counted_entries, forget_entries
 from commitlog.stages.base_stage import BaseStage, main
 
 _SLICE_BYTES = 16 << 20

@@ -27,8 +27,8 @@ from commitlog.appending.wakeups import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
+from commitlog.shm.control_region import counted_entries
 from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
-from commitlog.shm.positions import counted_entries
 from commitlog.stages.base_stage import BaseStage, main
 
 PAGE_BYTES = 4096

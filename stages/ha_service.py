@@ -24,9 +24,9 @@ from commitlog.disk.replication_troubles import ReplicationTroubles, save_troubl
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HA_SERVICE, Lane
 from commitlog.stages.base_stage import BaseStage, main
-from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_connection import Throttle
 from commitlog.stages.replicating.peer_watch import PeerWatch
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_listener import ReplicaListener

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_lock import lock_limit, lock_memory_on_use
-from commitlog.shm.pool import WriteBuffers
 from commitlog.shm.region import RegionError
+from commitlog.shm.write_buffers import WriteBuffers
 
 log = logging.getLogger(__name__)
 

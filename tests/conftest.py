@@ -164,7 +164,7 @@ def served_base() -> Iterator[str]:
     """The worker's server of any store, and this process's connection to it."""
     from commitlog.planning.address import parse_address
     from commitlog.remote import requests
-    from commitlog.remote.connection import connection_of
+    from commitlog.remote.flight_connection import connection_of
 
     with served.any_store_server() as base:
         address = parse_address(f"{base}/any")

@@ -50,9 +50,9 @@ def is_by_url() -> bool:
 
 def forget_connection(address: Address) -> None:
     """Closes this process's connection, so that a test leaves none open."""
-    from commitlog.remote import connection
+    from commitlog.remote import flight_connection
 
-    found = connection._connections.pop(replace(address, store=""), None)
+    found = flight_connection._connections.pop(replace(address, store=""), None)
     if found is not None:
         found.close()
 

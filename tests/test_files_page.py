@@ -29,7 +29,7 @@ from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreF
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.named_readers import PYTHON, Client, NamedReader, NamedReaders
-from commitlog.record.layout import HEAD_V4
+from commitlog.record.record_layout import HEAD_V4
 from commitlog.shm.layout import (
     ALL_STAGES,
     CONTROL_BYTES,

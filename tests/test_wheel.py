@@ -242,8 +242,8 @@ def test_command(environment: Path, tmp_path: Path) -> None:
     assert said == (ROOT / "configs" / "default.toml").read_text()
     (tmp_path / "shm.py").write_text("raise AssertionError")
     (tmp_path / "stages").mkdir()
-    imports = "from commitlog.shm import pool; from commitlog.stages import supervisor"
-    program = f"{imports}; print(pool.__file__, supervisor.__file__)"
+    imports = "from commitlog.shm import write_buffers; from commitlog.stages import supervisor"
+    program = f"{imports}; print(write_buffers.__file__, supervisor.__file__)"
     said = run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment())
     assert all(Path(path).is_relative_to(environment) for path in said.split()), "the checkout came in"
 

@@ -31,8 +31,8 @@ from commitlog.errors import (
 )
 from commitlog.receipt import Level, Receipt
 from commitlog.record.host import Host, message_id
+from commitlog.shm.counters import record_put_time, record_wait
 from commitlog.shm.layout import Lane
-from commitlog.shm.statistics import record_put_time, record_wait
 from commitlog.status import PutMessageStatus
 from commitlog.threads import Background
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.native import core
 from commitlog.receipt import Receipt
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 
 if TYPE_CHECKING or core is None:
 

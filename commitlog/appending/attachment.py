@@ -32,10 +32,10 @@ from commitlog.errors import (
     store_moved,
 )
 from commitlog.reading.view import attach_control
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header, Lane, Stage
-from commitlog.shm.pool import free_bytes
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError
+from commitlog.shm.write_buffers import free_bytes
 
 _NEEDED_DESCRIPTORS = 24
 """How many descriptors a producer needs: for locks, mappings, sockets, and files that it reads."""

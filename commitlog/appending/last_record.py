@@ -15,12 +15,12 @@ import numpy as np
 from commitlog.appending.lease import Lease
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile, disk_error
-from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.record import Record, decode
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.pool import is_direct
+from commitlog.shm.write_buffers import is_direct
 
 
 def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:

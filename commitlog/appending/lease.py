@@ -24,10 +24,10 @@ from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunni
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
+from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.pool import WriteBuffers, free_bytes
-from commitlog.shm.positions import ControlRegion, counted_entries
 from commitlog.shm.region import RegionFull
+from commitlog.shm.write_buffers import WriteBuffers, free_bytes
 
 ROCKETMQ_LOCK_TEXT = b"lock"
 

@@ -26,7 +26,8 @@ from commitlog.errors import (
 )
 from commitlog.receipt import Receipt
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.properties import BytesKey, check_topic, encode_properties
+from commitlog.record.properties import BytesKey, encode_properties
+from commitlog.record.topic_names import check_topic
 
 _RECORD_BYTES_MAX = 512  # more than a record takes besides its value, with the longest topic but no key and headers
 _UTF8_BYTES_MAX = 4  # of one character

@@ -27,7 +27,7 @@ import zmq
 from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
 from commitlog.errors import NotEnoughThreads
-from commitlog.shm.positions import ControlRegion
+from commitlog.shm.control_region import ControlRegion
 from commitlog.threads import Background
 
 _FIRST_DESCRIPTORS, _MORE_DESCRIPTORS = 10, 3

@@ -15,10 +15,10 @@ from commitlog.appending.lease import FAULT_PATIENCE_NS, Lease
 from commitlog.clock import Clock
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.errors import AllocateTimeout, NoBufferAvailable
-from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.record import encode_blank
+from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.shm.layout import DIRECT_WINDOW, Lane, Stage
-from commitlog.shm.pool import is_direct, slot_is_free
+from commitlog.shm.write_buffers import is_direct, slot_is_free
 
 
 def _nowhere(_record: bytes) -> object:

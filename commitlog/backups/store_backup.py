@@ -21,9 +21,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from commitlog.backups.backup_report import BackupReport
 from commitlog.backups.lane_backup import LaneBackup
 from commitlog.backups.lane_source import LaneSource
-from commitlog.backups.report import BackupReport
 from commitlog.backups.small_files import SmallFiles
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import present_holder_of, try_file, write_holder

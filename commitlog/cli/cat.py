@@ -117,7 +117,7 @@ def cat(
             _print_rows(out, map(for_terminal, lines) if terminal else lines, count)
         elif address is not None:
             from commitlog.reading.starting_point import parse_starts
-            from commitlog.remote.messages import RemoteMessages
+            from commitlog.remote.remote_messages import RemoteMessages
 
             found = RemoteMessages(
                 address,

@@ -76,9 +76,9 @@ def forward(
     """
     from commitlog.cli.service_manager import ServiceManager
     from commitlog.errors import ForwarderFenced
+    from commitlog.forwarding.forward_settings import settings_of
     from commitlog.forwarding.forwarder import Forwarder
-    from commitlog.forwarding.properties import load_properties
-    from commitlog.forwarding.settings import settings_of
+    from commitlog.forwarding.kafka_properties import load_properties
 
     if new_target not in ("stop", "again", "continue"):
         raise typer.BadParameter(f"{new_target!r}: give stop, again or continue", param_hint="--new-target")

@@ -56,11 +56,8 @@ def health(
 
     Exit code 0: good. 1: degraded, it runs and something needs your eyes. 2: down, or no store.
     """
-    try:
-        from commitlog.watching.health import HealthLimits
-    except CommitLogError as error:  # COMMITLOG_NATIVE asks for a core that is not there
-        print_lines([printable(f"down unreadable: {error} [{type(error).__name__}]")])
-        raise typer.Exit(EXIT_CODES["down"]) from error
+    from commitlog.watching.health import HealthLimits
+
     limits = HealthLimits(
         silent_ms=int(silent * 1000),
         blocked_ms=int(blocked * 1000),

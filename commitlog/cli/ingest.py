@@ -74,7 +74,7 @@ def ingest(
     without draining.
     """
     from commitlog.ingest.run import run
-    from commitlog.ingest.settings import choose
+    from commitlog.ingest.run_settings import choose
 
     if more and not input_:
         raise IngestError(f"{more[0]}: to send the lines of files, say --input {' '.join(more)}")

@@ -49,7 +49,7 @@ from commitlog.text_files import TextFile
 if TYPE_CHECKING:
     from commitlog.planning.address import Address
     from commitlog.producer import Producer
-    from commitlog.remote.producer import RemoteProducer
+    from commitlog.remote.remote_producer import RemoteProducer
     from commitlog.store import Store
 
     AnyProducer = Producer | RemoteProducer
@@ -138,7 +138,7 @@ def _row_reader(store: str, address: Address | None, topic: str) -> Callable[[An
     from commitlog.schemas.topic_schemas import TopicSchemas
 
     if address is not None:
-        from commitlog.remote.store_index import typed_topics
+        from commitlog.remote.remote_index import typed_topics
 
         schema = typed_topics(address, (topic,)).get(topic)
     else:
@@ -222,7 +222,8 @@ class _Sending:
         self, store: str, address: Address | None, names: list[str], count: int | None, rate: float | None
     ) -> None:
         """Sends the first `count` lines of the files, and says how many are on disk."""
-        from commitlog.record.properties import check_topic, encode_properties
+        from commitlog.record.properties import encode_properties
+        from commitlog.record.topic_names import check_topic
 
         # Raises for a bad topic, key, tags or header before anything is made.
         overhead = len(check_topic(self.topic)) + len(encode_properties(self.key, self.tags, self.headers)) + 128
@@ -231,7 +232,7 @@ class _Sending:
             if self.rows:
                 self._read_row = _row_reader(store, address, self.topic)
             if address is not None:
-                from commitlog.remote.producer import RemoteProducer
+                from commitlog.remote.remote_producer import RemoteProducer
 
                 producer: AnyProducer = stack.enter_context(RemoteProducer.at(address))
             else:

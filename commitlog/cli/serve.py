@@ -49,8 +49,8 @@ def serve(
     the URL that it prints. Ctrl-C or SIGTERM ends it.
     """
     from commitlog.cli.service_manager import ServiceManager
-    from commitlog.serving.server import Server
-    from commitlog.serving.settings import settings_of
+    from commitlog.serving.server_processes import Server
+    from commitlog.serving.server_settings import settings_of
 
     only_says()
     settings = settings_of(

@@ -66,7 +66,7 @@ def stat(
     replicas: list[ReplicaState] = []
     feeding: list[ForwarderStatistics] = []
     if address is not None:
-        from commitlog.remote.store_index import served_stat
+        from commitlog.remote.remote_index import served_stat
 
         facts, topics, readers, damage = from_json(served_stat(address))
     else:

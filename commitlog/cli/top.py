@@ -21,7 +21,7 @@ from commitlog.cli.output import discard_output
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
-from commitlog.shm.statistics import WINDOWS_SECONDS
+from commitlog.shm.counters import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
 from commitlog.watching.health import health
 from commitlog.watching.rates import Rates, rates

@@ -95,7 +95,7 @@ def topics(
     if address is None:
         found, log, damage = _topics(Path(store))
     else:
-        from commitlog.remote.store_index import served_topics
+        from commitlog.remote.remote_index import served_topics
 
         found, log, damage = served_topics(address), "", None
     if json:
@@ -175,7 +175,7 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
 
 def _create(store: Path, topic: str, columns: str) -> None:
     from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.record.properties import check_topic
+    from commitlog.record.topic_names import check_topic
     from commitlog.schemas.declaring import declared_schema
     from commitlog.schemas.topic_schemas import TopicSchemas
     from commitlog.store import Store

@@ -174,7 +174,7 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
     """
     from commitlog.clock import SYSTEM_CLOCK
     from commitlog.errors import StoreNotRunning
-    from commitlog.shm.statistics import RetentionFlag
+    from commitlog.shm.counters import RetentionFlag
     from commitlog.statistics import RETENTION_WORDS, store_statistics
 
     directory = view.directory

@@ -32,7 +32,7 @@ def ui(
     prints has a token: who has it sees the messages. Ctrl-C ends it.
     """
     from commitlog.ui.looks import Looks
-    from commitlog.ui.server import PageServer
+    from commitlog.ui.page_server import PageServer
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:

@@ -30,7 +30,9 @@ from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.record.body_compression import plain_body
 from commitlog.record.byte_ranges import Ints, evenly, stride_of
 from commitlog.record.host import message_id
-from commitlog.record.layout import (
+from commitlog.record.properties import BYTES_KEY_NAME
+from commitlog.record.record import decode
+from commitlog.record.record_layout import (
     BODY_LENGTH_BYTES,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_NAME,
@@ -54,8 +56,6 @@ from commitlog.record.layout import (
     SysFlag,
     host_bytes,
 )
-from commitlog.record.properties import BYTES_KEY_NAME
-from commitlog.record.record import decode
 from commitlog.record.table import RecordGatherer
 
 BATCH_ROWS_MAX = 75_000

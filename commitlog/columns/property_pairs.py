@@ -15,8 +15,8 @@ import numpy.typing as npt
 from commitlog.columns.arrays import Spans, gather_bytes
 from commitlog.columns.segments import Segment
 from commitlog.record.byte_ranges import Ints, Mask
-from commitlog.record.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, I64
 from commitlog.record.properties import NAME_VALUE_SEPARATOR, RESERVED_NAMES, RESERVED_PREFIX
+from commitlog.record.record_layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, I64
 
 (CRC_WORD,) = I64.unpack(CRC_PROPERTY_NAME)
 """The CRC property's name as one number, which numpy compares many times faster than strings."""

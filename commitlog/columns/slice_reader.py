@@ -27,7 +27,7 @@ from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.view import open_view
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.schemas.topic_schemas import TopicSchemas
 from commitlog.shm.layout import segment_start
 

@@ -21,7 +21,7 @@ from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.metadata import metadata_columns
 from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked, check_batch_size, is_compressed
 from commitlog.errors import CorruptRecord, SchemaConflict
-from commitlog.record.layout import SysFlag
+from commitlog.record.record_layout import SysFlag
 from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
     CONTENT_TYPE,

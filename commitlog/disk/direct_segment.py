@@ -12,7 +12,7 @@ from pathlib import Path
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, disk_error
-from commitlog.record.layout import BLANK_BYTES, Buffer
+from commitlog.record.record_layout import BLANK_BYTES, Buffer
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import Lane, segment_start

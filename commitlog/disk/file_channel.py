@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it needs numpy, and who starts a store need not wait for that
-    from commitlog.record.layout import Buffer
+    from commitlog.record.record_layout import Buffer
 
 _FIRST_OWN = 3
 """The first descriptor that is not standard input, output or error."""

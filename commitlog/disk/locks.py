@@ -27,8 +27,8 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.processes import has_open
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import ForkedProducer, StoreRefused
+from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS
-from commitlog.shm.positions import CONTROL_NAME
 
 _SUPERVISOR_AT = LANE_ROWS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commitlog.doctor import interpreter, machine, packages, spark, store
+from commitlog.doctor import interpreter, machine, packages, spark, store_checks
 from commitlog.doctor.finding import Code, Finding, Surroundings, problem
 from commitlog.errors import CommitLogError
 
@@ -22,8 +22,8 @@ CHECKS = (
     spark.java,
     spark.spark_home,
     spark.worker_python,
-    store.file_system,
-    store.store,
+    store_checks.file_system,
+    store_checks.store,
 )
 
 

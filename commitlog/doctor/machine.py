@@ -13,13 +13,13 @@ from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES
 from commitlog.disk.descriptors import are_free
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
 from commitlog.doctor.mounts import mount_of
-from commitlog.doctor.settings import facts_of, settings_of
+from commitlog.doctor.store_settings import facts_of, settings_of
 from commitlog.errors import NotEnoughSharedMemory
 from commitlog.opening.pool_sizing import choose_segment_bytes
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.memory_lock import lock_limit
-from commitlog.shm.pool import free_bytes
 from commitlog.shm.region import base_directory
+from commitlog.shm.write_buffers import free_bytes
 
 _DESCRIPTORS = 36
 """What a store (12) and a producer (24) take in one process."""

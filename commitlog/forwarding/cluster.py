@@ -36,9 +36,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
-from commitlog.forwarding.properties import without_secrets
+from commitlog.forwarding.forward_settings import POSITIONS_PREFIX, ForwardSettings
+from commitlog.forwarding.kafka_properties import without_secrets
 from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
-from commitlog.forwarding.settings import POSITIONS_PREFIX, ForwardSettings
 from commitlog.quantities import counted
 
 T = TypeVar("T")

@@ -35,7 +35,8 @@ from commitlog.errors import (
     UnknownTopic,
 )
 from commitlog.forwarding.cluster import BATCH_BYTES_MOST, FENCED, Cluster, error_of
-from commitlog.forwarding.positions import (
+from commitlog.forwarding.forward_settings import ForwardSettings
+from commitlog.forwarding.kafka_positions import (
     Owner,
     Positions,
     TopicPosition,
@@ -53,8 +54,7 @@ from commitlog.forwarding.session import (
     Stopped,
     TopicRefusedByKafka,
 )
-from commitlog.forwarding.settings import ForwardSettings
-from commitlog.forwarding.source import Source
+from commitlog.forwarding.store_source import Source
 from commitlog.forwarding.targets import Targets
 from commitlog.planning.row_limit import QueueKey
 from commitlog.quantities import counted

@@ -14,9 +14,9 @@ from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ReaderError
-from commitlog.forwarding.positions import Positions
-from commitlog.forwarding.settings import ForwardSettings
-from commitlog.forwarding.source import Rows, Source
+from commitlog.forwarding.forward_settings import ForwardSettings
+from commitlog.forwarding.kafka_positions import Positions
+from commitlog.forwarding.store_source import Rows, Source
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import QueueKey
 from commitlog.reading.named_readers import FORWARD, NamedReader

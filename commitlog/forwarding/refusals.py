@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError
 
 from commitlog.errors import TopicRefused
-from commitlog.forwarding.settings import POSITIONS_PREFIX
+from commitlog.forwarding.forward_settings import POSITIONS_PREFIX
 
 _OTHER_NAME = "give it another name with --topic-map"
 _WAYS_OUT = {

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, STEP_SECONDS, Cluster, error_of
-from commitlog.forwarding.positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
+from commitlog.forwarding.kafka_positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
 from commitlog.forwarding.refusals import OF_A_MESSAGE, TOO_LARGE, WANTS_KEY, is_of_a_topic
-from commitlog.forwarding.source import Rows
+from commitlog.forwarding.store_source import Rows
 
 _ABORT_SECONDS = 3.0
 _DOUBT_SECONDS = 2.0

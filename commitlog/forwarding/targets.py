@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from commitlog.errors import TargetChanged, TopicRefused
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, KafkaTopic
-from commitlog.forwarding.positions import Positions, TopicPosition
+from commitlog.forwarding.kafka_positions import Positions, TopicPosition
 
 _USUAL = -1
 """Stands for the broker's own default number of partitions."""

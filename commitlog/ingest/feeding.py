@@ -28,9 +28,9 @@ from itertools import islice
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
+from commitlog.ingest.producer_loop import Item, Sender, run_producer
 from commitlog.ingest.rotated import RotatedFiles, beginning
-from commitlog.ingest.sending import Item, Sender, run_producer
-from commitlog.ingest.settings import STDIN
+from commitlog.ingest.run_settings import STDIN
 from commitlog.lines import LineSplitter
 from commitlog.text_files import TextFile
 

@@ -32,13 +32,13 @@ from commitlog.ingest.history import History
 from commitlog.ingest.link import Child, Message
 from commitlog.ingest.meter import Meter
 from commitlog.ingest.resources import Resources
-from commitlog.ingest.settings import STDIN, Places, Settings
+from commitlog.ingest.run_settings import STDIN, Places, Settings
 from commitlog.ingest.store_trouble import StoreTrouble
 from commitlog.reading.view import StoreView
 from commitlog.store import Store
 
 if TYPE_CHECKING:
-    from commitlog.serving.server import Server
+    from commitlog.serving.server_processes import Server
 
 LOOK_SECONDS = 0.2
 USAGE_SECONDS = 1.0
@@ -179,8 +179,8 @@ class Job:
         if not self.settings.serve:
             yield str(self.settings.store)
             return
-        from commitlog.serving.server import Server
-        from commitlog.serving.settings import ServerSettings
+        from commitlog.serving.server_processes import Server
+        from commitlog.serving.server_settings import ServerSettings
 
         settings = ServerSettings({"run": str(self.settings.store)}, "127.0.0.1", 0, advertise="127.0.0.1")
         with Server(settings) as self._server:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
-from commitlog.shm.pool import available_buffers
-from commitlog.shm.positions import ControlRegion
-from commitlog.shm.statistics import Histogram
+from commitlog.shm.write_buffers import available_buffers
 
 STEPS = ("sent", "committed", "flushed", "dispatched")
 """What happens to a message before Spark reads it; `sent` is what the dashboard calls wrote."""

@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from commitlog.ingest.dashboard import megabytes, milliseconds
-from commitlog.ingest.report import mean, source_line, verdict_line
+from commitlog.ingest.run_report import mean, source_line, verdict_line
 from commitlog.ingest.verdict import EXACTLY_ONCE
 
 _TEMPLATE = Path(__file__).with_name("report.html")

@@ -11,7 +11,7 @@ from typing import Any
 
 from commitlog.ingest.dashboard import milliseconds
 from commitlog.ingest.latency import Latencies
-from commitlog.ingest.report import mean, source_line, verdict_line
+from commitlog.ingest.run_report import mean, source_line, verdict_line
 from commitlog.ingest.verdict import EXACTLY_ONCE
 from commitlog.quantities import counted
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
-from commitlog.ingest.sending import WARM_UP, WARM_UP_MESSAGES
-from commitlog.ingest.settings import CHECKPOINT, SPARK_LOG
+from commitlog.ingest.producer_loop import WARM_UP, WARM_UP_MESSAGES
+from commitlog.ingest.run_settings import CHECKPOINT, SPARK_LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commitlog.errors import IngestError
 from commitlog.ingest.dashboard import make_display
-from commitlog.ingest.settings import Settings, check_packages
+from commitlog.ingest.run_settings import Settings, check_packages
 
 
 def run(settings: Settings) -> int:
@@ -15,7 +15,7 @@ def run(settings: Settings) -> int:
     """
     check_packages()
     from commitlog.config_file import load_config
-    from commitlog.ingest import page, picture, report
+    from commitlog.ingest import page, picture, run_report
     from commitlog.ingest.job import Job
     from commitlog.ingest.verdict import judge
     from commitlog.spark.launching.java import find_java
@@ -34,12 +34,12 @@ def run(settings: Settings) -> int:
         {producer.number: producer.sent for producer in job.producers},
         {producer.number: producer.done for producer in job.producers},
     )
-    facts = report.build(job, verdict)
+    facts = run_report.build(job, verdict)
     latencies = job.history.flushed_latencies, job.history.spark_latencies
-    for line in report.lines(facts):
+    for line in run_report.lines(facts):
         display.say(line)
     try:
-        report.write(facts, settings.report)
+        run_report.write(facts, settings.report)
         picture.draw(facts, *latencies, settings.picture)
         page.write(facts, picture.svg(facts, *latencies), settings.page)
     except OSError as error:

@@ -16,7 +16,7 @@ import orjson
 import psutil
 
 from commitlog.ingest.link import Link
-from commitlog.ingest.sending import Item, Sender, run_producer
+from commitlog.ingest.producer_loop import Item, Sender, run_producer
 
 ROUND_SECONDS = 0.1
 """All things are sampled at most this often: the kernel counts CPU time in ticks of 10 ms."""

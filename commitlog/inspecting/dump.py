@@ -15,8 +15,8 @@ from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.inspecting.verify import NOT_A_DIRECTORY
 from commitlog.record.body_compression import plain_body
 from commitlog.record.host import Host
-from commitlog.record.layout import SysFlag
 from commitlog.record.record import Record, decode
+from commitlog.record.record_layout import SysFlag
 from commitlog.record.table import RecordTable
 
 

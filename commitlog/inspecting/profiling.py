@@ -27,9 +27,9 @@ from commitlog.disk.processes import stat_fields
 from commitlog.errors import CommitLogError, StoreNotRunning, how_to_install
 from commitlog.inspecting.flame_graph import Stack
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import STAGES, Lane, Stage
-from commitlog.shm.positions import ControlRegion
-from commitlog.shm.statistics import Histogram
 
 RATE = 200
 _STRACE_SECONDS = 2.0

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.receipt import Receipt
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 
 _Bytes = Buffer | npt.NDArray[np.uint8]
 _Ints = npt.NDArray[np.int64]

@@ -23,13 +23,13 @@ from commitlog.disk.quarantine import Quarantine, is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, PoolNotAdopted
 from commitlog.opening import Report
-from commitlog.record.layout import RECOGNISABLE_BYTES
+from commitlog.record.record_layout import RECOGNISABLE_BYTES
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.pool import WriteBuffers, buffers_path, is_direct
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError
+from commitlog.shm.write_buffers import WriteBuffers, buffers_path, is_direct
 
 _BLOCK_BYTES = 1 << 18
 

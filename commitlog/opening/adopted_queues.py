@@ -27,8 +27,8 @@ from commitlog.reading.log_begin import other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry, total_of_ends
+from commitlog.shm.control_region import ControlRegion, count_entries, counted_entries, forget_entries
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion, count_entries, counted_entries, forget_entries
 
 _SEGMENTS_KEPT = 8
 _BLOCK_ENTRIES = 1 << 11

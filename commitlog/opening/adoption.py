@@ -21,12 +21,12 @@ from commitlog.opening import Report
 from commitlog.opening.adopted_log import AdoptedLog, attach_buffers, has_other_bytes, not_its_buffers
 from commitlog.opening.adopted_queues import check_queues
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
-from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import LANE_ROWS, Lane, segment_start
-from commitlog.shm.pool import is_direct, remove_buffers
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.row_check import check_row
+from commitlog.shm.write_buffers import is_direct, remove_buffers
 
 _COMPARED_BYTES = 1 << 18
 _ZEROS = bytes(_COMPARED_BYTES)

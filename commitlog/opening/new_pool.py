@@ -14,8 +14,8 @@ from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, UnsafePath
 from commitlog.opening import Report
 from commitlog.opening.stray_pools import name_store
+from commitlog.shm.control_region import ControlRegion, count_entries, forget_entries
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion, count_entries, forget_entries
 from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
 
 if TYPE_CHECKING:

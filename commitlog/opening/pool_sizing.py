@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from commitlog.errors import NotEnoughSharedMemory
-from commitlog.shm.pool import free_bytes
 from commitlog.shm.region import base_directory
+from commitlog.shm.write_buffers import free_bytes
 
 _SHARE_OF_FREE = 0.75
 _LANES_AT_LEAST = 4

@@ -26,7 +26,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
 from commitlog.errors import DamagedFile
-from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 
 _READ_BYTES = 64 << 20
 """How many bytes at the end of each queue are read. Earlier starts have read older entries."""

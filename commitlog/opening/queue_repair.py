@@ -24,7 +24,7 @@ from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segme
 from commitlog.errors import DamagedFile
 from commitlog.opening.queue_files import QueueFiles, QueueState, place_of
 from commitlog.reading.log_scan import Gap
-from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.record.table import RecordTable
 
 _BLOCK_ENTRIES = 1 << 16

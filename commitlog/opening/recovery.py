@@ -48,7 +48,7 @@ from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_bounds import total_of_ends
-from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 

@@ -18,8 +18,8 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.processes import stat_fields
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError, base_directory, private_directory
 
 STORE_NAME = "store"

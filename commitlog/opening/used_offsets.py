@@ -25,8 +25,8 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, ReadingWarning
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex

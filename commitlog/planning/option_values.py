@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commitlog.errors import IllegalTopic, OptionError
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -21,8 +21,8 @@ from commitlog.reading.queue_order import Fault, QueueOrder
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import LATEST, QueueStarts, resolve
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.layout import HOSTS_V6, Buffer, SysFlag
 from commitlog.record.record import decode
+from commitlog.record.record_layout import HOSTS_V6, Buffer, SysFlag
 from commitlog.record.table import RecordGatherer, RecordTable
 from commitlog.shm.layout import segment_start
 

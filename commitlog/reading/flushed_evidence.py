@@ -21,7 +21,7 @@ from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, record_of_entry
-from commitlog.record.layout import RECORD_BYTES_MIN
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import MAX_SLOTS
 
 _LOOKS = 256

@@ -48,8 +48,8 @@ from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_en
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.rocketmq_bounds import rocketmq_bounds
 from commitlog.reading.view import LaneLimits, LogView
-from commitlog.record.layout import RECORD_BYTES_MIN, Buffer
 from commitlog.record.record import Record
+from commitlog.record.record_layout import RECORD_BYTES_MIN, Buffer
 from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192

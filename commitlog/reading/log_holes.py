@@ -18,7 +18,7 @@ from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import Step, walk
 from commitlog.reading.skipped_damage import LogError
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.shm.layout import segment_start
 
 _LOOKS = 3

@@ -19,7 +19,8 @@ import numpy as np
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord
 from commitlog.record.byte_ranges import ByteArray, gather
-from commitlog.record.layout import (
+from commitlog.record.record import decode
+from commitlog.record.record_layout import (
     BLANK_BYTES,
     BODY_LENGTH_BYTES,
     CRC_PROPERTY_BYTES,
@@ -43,7 +44,6 @@ from commitlog.record.layout import (
     V2_TOPIC_LENGTH_BYTES,
     size_and_magic,
 )
-from commitlog.record.record import decode
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import segment_start

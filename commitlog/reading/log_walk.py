@@ -10,7 +10,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file import MappedFile
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import segment_start

@@ -47,7 +47,7 @@ from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, OptionError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 from commitlog.shm.layout import LANE_ROWS
 
 if TYPE_CHECKING:

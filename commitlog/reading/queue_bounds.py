@@ -21,8 +21,8 @@ from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_walk import RecentSegments
-from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.record import Record, decode
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import segment_start
 
 _BESIDE = 2

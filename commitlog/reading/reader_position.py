@@ -44,7 +44,7 @@ from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import LogView
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 
 log = logging.getLogger(__name__)
 

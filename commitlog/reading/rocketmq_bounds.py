@@ -17,8 +17,8 @@ from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueu
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits
-from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.record import Record
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 
 
 class RecordOf(Protocol):

@@ -21,7 +21,7 @@ from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import BadStart, OffsetOutOfRange
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 
 ALLOWED = "earliest, latest, 'last 100', '10 minutes ago', an ISO time such as 2026-03-01T12:00:00"
 

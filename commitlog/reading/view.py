@@ -27,8 +27,8 @@ from commitlog.disk.store_directory import (
     checked_path,
 )
 from commitlog.errors import DamagedFile, StoreNotFound, disk_error, is_refusal
+from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import LANE_ROWS, Lane
-from commitlog.shm.positions import ControlRegion, counted_entries
 from commitlog.shm.region import RegionError, private_directory
 from commitlog.shm.row_check import UNFLUSHED_SEGMENTS_MAX
 

@@ -18,8 +18,14 @@ from commitlog.native import core
 from commitlog.record.bodies import Bodies
 from commitlog.record.byte_ranges import Ints, crcs_of_rows
 from commitlog.record.crc import CRC_MASK, crc32, five_digits
-from commitlog.record.layout import CRC_PROPERTY, CRC_PROPERTY_BYTES, CRC_PROPERTY_END, CRC_PROPERTY_START, head_dtype
 from commitlog.record.record import RecordEncoder
+from commitlog.record.record_layout import (
+    CRC_PROPERTY,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_END,
+    CRC_PROPERTY_START,
+    head_dtype,
+)
 
 _BLOCK_BYTES = 256 * 1024
 """Records are made in blocks of about this size, which stay in the second-level cache."""

@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from commitlog.errors import CorruptRecord, MissingCodec, how_to_install
-from commitlog.record.layout import SysFlag
+from commitlog.record.record_layout import SysFlag
 
 if TYPE_CHECKING:
     from commitlog.record.record import Record

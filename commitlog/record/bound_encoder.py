@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commitlog.record.crc import CRC_MASK, crc32, crc_property_parts
-from commitlog.record.layout import I16, head_struct
 from commitlog.record.record import RecordEncoder
+from commitlog.record.record_layout import I16, head_struct
 
 _ZERO = ("reconsume_times", "prepared_transaction_offset")
 _FROM_SYS_FLAG = ("sys_flag", "born_timestamp", "born_host", "store_timestamp", "store_host", *_ZERO)

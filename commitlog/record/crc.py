@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng import zlib_ng
 
-from commitlog.record.layout import (
+from commitlog.record.record_layout import (
     CRC_DIGITS,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_END,

@@ -6,7 +6,7 @@ import socket
 from typing import NamedTuple
 
 from commitlog.errors import RecordError
-from commitlog.record.layout import I32, I64, IPV4_BYTES, IPV6_BYTES, PORT_BYTES
+from commitlog.record.record_layout import I32, I64, IPV4_BYTES, IPV6_BYTES, PORT_BYTES
 
 
 class Host(NamedTuple):

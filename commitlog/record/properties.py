@@ -1,4 +1,4 @@
-"""Topics, properties and tags: the parts of a record that are text.
+"""Properties and tags: the parts of a record that are text, besides its topic.
 
 Properties are one UTF-8 string on disk, `name 0x01 value 0x02` repeated (RocketMQ's
 MessageDecoder). The names with a meaning in RocketMQ are those of its MessageConst.
@@ -6,7 +6,6 @@ MessageDecoder). The names with a meaning in RocketMQ are those of its MessageCo
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,14 +13,11 @@ from types import NoneType
 
 import numpy as np
 
-from commitlog.errors import IllegalProperty, IllegalTopic, PropertiesTooLarge
+from commitlog.errors import IllegalProperty, PropertiesTooLarge
 from commitlog.native import core
-from commitlog.record.layout import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, Buffer
+from commitlog.record.record_layout import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, Buffer
 
 NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR = "\x01", "\x02"
-TOPIC_BYTES_MAX = 255
-"""A topic is a directory's name in the consume queue, and file systems allow no longer names."""
-
 RESERVED_NAMES = frozenset(
     # MessageConst.STRING_HASH_SET, other names that RocketMQ reads or writes, and BYTES_KEY_NAME
     {
@@ -42,27 +38,6 @@ RESERVED_NAMES = frozenset(
 RESERVED_PREFIX = "__RMQ."
 BYTES_KEY_NAME = "__KEY_BASE64"
 """The property of our own that has a key which RocketMQ's KEYS can't have (BytesKey)."""
-
-_TOPIC = re.compile(r"[%|A-Za-z0-9_.-]+")
-
-
-def check_topic(topic: str) -> bytes:
-    """The topic's bytes, if RocketMQ's TopicValidator accepts it.
-
-    It accepts `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes. `.` and `..` are refused as well, because a
-    topic is also a directory's name. Raises IllegalTopic.
-    """
-    if not isinstance(topic, str):
-        raise IllegalTopic(f"a topic is a str, not {type(topic).__name__}")
-    if not topic:
-        raise IllegalTopic("the topic is empty; give it a name such as 'orders'")
-    if _TOPIC.fullmatch(topic) is None:
-        raise IllegalTopic(f"topic {topic[:80]!r}: only letters, digits and % | _ . - are allowed")
-    if topic in (".", ".."):
-        raise IllegalTopic(f"topic {topic!r} would be a directory that exists already; choose another name")
-    if len(topic) > TOPIC_BYTES_MAX:
-        raise IllegalTopic(f"topic of {len(topic)} bytes; at most {TOPIC_BYTES_MAX} are allowed")
-    return topic.encode("ascii")
 
 
 def own_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """One record in RocketMQ's message format: encoded once in its final form, and decoded with checks.
 
-The layout's fields, offsets and widths are in layout.py.
+The layout's fields, offsets and widths are in record_layout.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from commitlog.errors import CorruptRecord, IllegalTopic, MessageTooLarge, PropertiesTooLarge, RecordError
 from commitlog.record.crc import CRC_MASK, crc32, crc_property_parts, digits_of, stored_digits
 from commitlog.record.host import Host, message_id
-from commitlog.record.layout import (
+from commitlog.record.properties import decode_properties, tags_code
+from commitlog.record.record_layout import (
     BLANK,
     CRC_PROPERTY_BYTES,
     HEAD_BYTES,
@@ -40,7 +41,7 @@ from commitlog.record.layout import (
     head_struct,
     transaction_of,
 )
-from commitlog.record.properties import TOPIC_BYTES_MAX, decode_properties, tags_code
+from commitlog.record.topic_names import TOPIC_BYTES_MAX
 
 _pack_i16 = I16.pack
 
@@ -170,7 +171,7 @@ class RecordEncoder:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> bytes:
-        """The whole record. Timestamps are ms, offsets are those of layout.py's table.
+        """The whole record. Timestamps are ms, offsets are those of record_layout.py's table.
 
         The encoder sets the host bits of `sys_flag`, and the queue offset 0 of PREPARED and
         ROLLBACK. It takes topic and properties as they are; check_topic and encode_properties make

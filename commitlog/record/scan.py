@@ -13,7 +13,7 @@ import numpy as np
 
 from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, first_false
-from commitlog.record.layout import I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Buffer, size_and_magic
+from commitlog.record.record_layout import I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Buffer, size_and_magic
 from commitlog.record.table import RecordGatherer, RecordTable, Stop, empty_columns
 
 MAX_RECORDS = 8192

@@ -17,7 +17,8 @@ from commitlog.errors import CorruptRecord
 from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, Mask, crcs_of, first_false, gather
 from commitlog.record.crc import five_digits
-from commitlog.record.layout import (
+from commitlog.record.record import decode, topic_fault
+from commitlog.record.record_layout import (
     BLANK_BYTES,
     BODY_LENGTH_BYTES,
     CRC_PROPERTY,
@@ -41,7 +42,6 @@ from commitlog.record.layout import (
     Transaction,
     size_and_magic,
 )
-from commitlog.record.record import decode, topic_fault
 from commitlog.record.tags_column import tags_codes_of
 
 Columns = dict[str, npt.NDArray[Any]]

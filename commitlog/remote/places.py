@@ -18,7 +18,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.planning.address import Address
 from commitlog.planning.store_index import LocalIndex, StoreIndex
 from commitlog.remote.reading import read_remote
-from commitlog.remote.store_index import RemoteIndex, typed_topics
+from commitlog.remote.remote_index import RemoteIndex, typed_topics
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 
 Place = str | os.PathLike[str] | Address

@@ -12,7 +12,7 @@ from commitlog.columns.read_plan import ReadPlan
 from commitlog.errors import ServerError
 from commitlog.planning.address import Address
 from commitlog.remote import requests
-from commitlog.remote.connection import connection_of
+from commitlog.remote.flight_connection import connection_of
 
 log = logging.getLogger(__name__)
 

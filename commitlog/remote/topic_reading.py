@@ -14,7 +14,7 @@ from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.topic_columns import columns_of
 from commitlog.planning.topic_ranges import ranges_between
 from commitlog.reading.starting_point import QueueStarts
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 from commitlog.remote.places import Place, newest_schemas, open_index, read_batches
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 

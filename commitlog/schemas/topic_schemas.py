@@ -24,7 +24,7 @@ from commitlog.disk.replica_mark import changing, check_changeable
 from commitlog.disk.schema_versions import damaged_schema, names_in, schema_refused, schema_values, schema_versions
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, disk_error
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.evolution import why_not_grown
 from commitlog.schemas.types import stored_fields

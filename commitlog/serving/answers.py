@@ -16,7 +16,7 @@ from commitlog.errors import IllegalArgument, OffsetOutOfRange, UnknownTopic
 from commitlog.inspecting.topic_list import topic_list
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex, Ranges
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 from commitlog.remote import requests
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.serving.access import Access

@@ -26,7 +26,7 @@ from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, Server
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.schemas.types import stored_type
-from commitlog.serving import answers, appending, flights
+from commitlog.serving import answers, append_streams, flights
 from commitlog.serving.access import EVERYTHING, Access, Tokens
 from commitlog.serving.calls import call_of
 from commitlog.serving.connections import peer_of, peers
@@ -206,7 +206,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                     moved()
                     self.traffic.add(store.name, access.name, **counts)
 
-                appending.append_stream(store, access, asked, reader, writer, count, known.check)
+                append_streams.append_stream(store, access, asked, reader, writer, count, known.check)
 
     def do_exchange(
         self, context: flight.ServerCallContext, _descriptor: flight.FlightDescriptor, _reader: Any, _writer: Any
@@ -218,7 +218,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         """The store of a name. Raises StoreNotFound, and AccessDenied where nobody may append."""
         found = self.store(name)
         if not self._writable:
-            raise appending.refuse_writing(found)
+            raise append_streams.refuse_writing(found)
         return found
 
     @contextmanager
@@ -336,7 +336,7 @@ def _move_name(server: FlightServer, caller: Caller, request: requests.MoveName)
 
 
 def _check_append(server: FlightServer, caller: Caller, request: requests.CheckAppend) -> Any:
-    return appending.check_append(server.writable_store(request.store), caller.access, request)
+    return append_streams.check_append(server.writable_store(request.store), caller.access, request)
 
 
 _ACTIONS: dict[str, tuple[type, Answer]] = {

@@ -29,9 +29,9 @@ from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.lines import log_to
 from commitlog.serving.access import Tokens
 from commitlog.serving.connections import descriptors
-from commitlog.serving.memory import calls_that_fit, limit_memory
+from commitlog.serving.memory_bounds import calls_that_fit, limit_memory
 from commitlog.serving.served_store import ServedStore
-from commitlog.serving.settings import ServerSettings, read_pem
+from commitlog.serving.server_settings import ServerSettings, read_pem
 
 LOOK_SECONDS = 1.0
 """How often clients that are gone are looked for, and connections in any case."""

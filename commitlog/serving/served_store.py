@@ -25,7 +25,7 @@ from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.named_readers import Client, NamedReader, NamedReaders
 from commitlog.remote import requests
-from commitlog.remote.store_index import RENEW_SECONDS
+from commitlog.remote.remote_index import RENEW_SECONDS
 from commitlog.serving.access import EVERYTHING, Access
 from commitlog.serving.calls import ClientGone, check_client
 from commitlog.serving.flush_notices import FlushNotices

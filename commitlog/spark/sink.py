@@ -154,8 +154,8 @@ def _check_store(options: SinkOptions) -> None:
     if options.address is None:
         StoreDirectory(options.path).load()
         return
-    from commitlog.remote.appending import check_append
-    from commitlog.remote.connection import connection_of
+    from commitlog.remote.append_stream import check_append
+    from commitlog.remote.flight_connection import connection_of
 
     address = with_files_found(options.address)
     check_append(connection_of(address), address, options.topic)
@@ -199,8 +199,8 @@ class _UrlRows:
 
     def __init__(self, options: SinkOptions, address: Address, schema: pa.Schema) -> None:
         from commitlog.remote import requests
-        from commitlog.remote.appending import AppendStream
-        from commitlog.remote.connection import connection_of
+        from commitlog.remote.append_stream import AppendStream
+        from commitlog.remote.flight_connection import connection_of
 
         address = with_files_found(address)
         wanted = ("value", "key", "topic", "headers")

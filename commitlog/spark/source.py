@@ -46,7 +46,7 @@ from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import LATEST, Offsets
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.places import open_index
-from commitlog.remote.store_index import RemoteIndex
+from commitlog.remote.remote_index import RemoteIndex
 from commitlog.spark.checkpoint_offsets import StreamOffset
 from commitlog.spark.columns import check_schema, schema_of
 from commitlog.spark.launching.daemon import improve_this_worker

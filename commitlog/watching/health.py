@@ -18,7 +18,7 @@ from typing import Literal
 from commitlog.errors import FAULT_BY_ERRNO, DiskError
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import STANDS_STILL_MS
-from commitlog.shm.statistics import RetentionFlag
+from commitlog.shm.counters import RetentionFlag
 from commitlog.statistics import RETENTION_WORDS, StoreStatistics
 from commitlog.watching.snapshot import StoreSnapshot
 

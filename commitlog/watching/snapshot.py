@@ -23,7 +23,7 @@ from commitlog.disk.server_files import ServerStatistics, running_servers
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
 from commitlog.reading.view import StoreView
-from commitlog.record.layout import (
+from commitlog.record.record_layout import (
     HOST_V6_MORE,
     I32,
     I64,
@@ -35,8 +35,8 @@ from commitlog.record.layout import (
     SysFlag,
     size_and_magic,
 )
+from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import Lane, Stage, segment_start
-from commitlog.shm.statistics import Histogram
 from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import how_to_install
 from commitlog.record.host import Host
-from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.record import RecordEncoder, encode_blank
+from commitlog.record.record_layout import BLANK_BYTES
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch
 

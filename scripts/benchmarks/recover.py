@@ -22,8 +22,8 @@ from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CommitLogError
 from commitlog.native import VARIABLE, core
-from commitlog.opening.pool import open_pool
 from commitlog.opening.recovery import recover_lane
+from commitlog.opening.store_pool import open_pool
 from commitlog.reading.view import StoreView
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop

@@ -92,8 +92,8 @@ def _send(producer: Any, topic: str, bodies: list[bytes]) -> None:
 
 
 def _from_store(broker: kafka_broker.Broker, path: Path, count: int, name: str) -> Sample:
+    from commitlog.forwarding.forward_settings import settings_of
     from commitlog.forwarding.forwarder import Forwarder
-    from commitlog.forwarding.settings import settings_of
 
     with broker.topic() as topic:
         settings = settings_of(path, f"kafka://{broker.address}", name=name, topic_map=[f"{TOPIC}={topic}"], once=True)

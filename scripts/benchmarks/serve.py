@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 import commitlog
-from commitlog.serving.server import Server
-from commitlog.serving.settings import ServerSettings
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import ServerSettings
 from scripts.benchmarks import columns, kafka_broker, live, spark
 from scripts.benchmarks.floors import TOPIC, body_of
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.shm.layout import Lane
-from commitlog.shm.pool import available_buffers
+from commitlog.shm.write_buffers import available_buffers
 
 log = logging.getLogger(__name__)
 

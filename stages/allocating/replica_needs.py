@@ -10,8 +10,8 @@ import logging
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segmen
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.errors import CommitLogError, DamagedFile
 from commitlog.reading.segment_ages import SegmentAges
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
-from commitlog.shm.positions import ControlRegion
-from commitlog.shm.statistics import RetentionFlag
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 
 Published = Callable[[int, int, int], None]
 """Is called with lane, flushed and replicated when somebody listens."""

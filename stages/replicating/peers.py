@@ -12,11 +12,11 @@ from commitlog.config import ReplicationConfig
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import DamagedFile
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
-from commitlog.stages.replicating.connection import HAConnection
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_connection import HAConnection
 
 _END_NS = 1_000_000_000
 """How long a stop waits until connections have sent their last frames."""

@@ -39,8 +39,8 @@ from commitlog.replicas.wire import (
     frame,
     refusal,
 )
-from commitlog.stages.replicating.connection import Acknowledged, HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
+from commitlog.stages.replicating.peer_connection import Acknowledged, HAConnection, Throttle
 
 _LOOK_NS = 1_000_000_000
 _QUEUES_A_FRAME = 4_096

@@ -24,8 +24,8 @@ from commitlog.errors import CommitLogError, ReplicationRefused
 from commitlog.quantities import address_of
 from commitlog.replicas.tls import GREETING_SECONDS, Credentials
 from commitlog.replicas.wire import LENGTH, Hello, read_greeting, refusal
-from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_connection import HAConnection, Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_connection import ReplicaConnection
 from commitlog.stages.replicating.replica_greeting import Greeting

@@ -20,8 +20,8 @@ import orjson
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.quantities import address_of
-from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_connection import HAConnection, Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.slave_connection import SlaveConnection
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commitlog.clock import Clock
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Stage
-from commitlog.shm.positions import ControlRegion
 
 STEP_NS = 400_000_000
 """Two of the supervisor's rounds.

@@ -18,9 +18,9 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replication_troubles import replication_troubles
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.counters import take_sample
 from commitlog.shm.layout import HA_SERVICE, Header, Lane
-from commitlog.shm.positions import ControlRegion
-from commitlog.shm.statistics import take_sample
 from commitlog.stages.supervising.reporting import tell, tell_error, warn
 from commitlog.stages.supervising.stage_processes import StageProcess, StageProcesses, stage_module
 from commitlog.stages.supervising.stopping import close_store, give_up_pool, is_undrained, rewrites_are_left

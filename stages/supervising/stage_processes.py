@@ -16,8 +16,8 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
 from commitlog.lines import parse_log_line
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, Stage
-from commitlog.shm.positions import ControlRegion
 from commitlog.stages.supervising.forked_stage import REFUSED, ForkedStage
 from commitlog.stages.supervising.log_files import last_lines, open_log_or_nothing
 from commitlog.stages.supervising.patience import Heartbeats, Patience

@@ -21,12 +21,12 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import check_changeable, mark_superseded, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
-from commitlog.opening.pool import open_pool
 from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
+from commitlog.opening.store_pool import open_pool
 from commitlog.opening.used_offsets import damaged_lanes, lower_readers, with_epoch
 from commitlog.reading.view import attach_control
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import LANE_ROWS, Header, Lane
-from commitlog.shm.positions import ControlRegion
 from commitlog.stages.supervising.reporting import warn
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
 from commitlog.stages.supervising.stage_processes import stage_module

@@ -23,9 +23,9 @@ from commitlog.errors import CommitLogError
 from commitlog.opening.new_pool import flushed_ends
 from commitlog.opening.stray_pools import remove_pool
 from commitlog.reading.queue_bounds import ends_of_queues
+from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import Lane, segment_start
-from commitlog.shm.pool import remove_buffers
-from commitlog.shm.positions import ControlRegion, counted_entries
+from commitlog.shm.write_buffers import remove_buffers
 from commitlog.status import StopReport
 
 log = logging.getLogger(__name__)

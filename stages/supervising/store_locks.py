@@ -14,8 +14,8 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused, StoreRunning
+from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES
-from commitlog.shm.positions import CONTROL_NAME
 
 _OWNER_WAIT_NS = 1_000_000_000
 _SUPERVISOR = ""

@@ -14,10 +14,10 @@ import numpy as np
 from commitlog.disk.replica_mark import superseded
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import PoolUnlinked, store_moved
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.pool import buffers_path
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.row_check import check_row
+from commitlog.shm.write_buffers import buffers_path
 
 log = logging.getLogger(__name__)
 

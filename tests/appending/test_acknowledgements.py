@@ -19,7 +19,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.ingest.sending import Item, Sender
+from commitlog.ingest.producer_loop import Item, Sender
 from commitlog.shm.layout import Lane
 from commitlog.status import AppendMessageStatus, PutMessageStatus
 from tests.faults.bench import Bench, bench

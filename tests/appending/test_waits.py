@@ -21,7 +21,7 @@ from commitlog.appending import acknowledgements
 from commitlog.appending.lease import Lease, try_lease
 from commitlog.appending.wakeups import WakeupSender
 from commitlog.reading.view import StoreView
-from commitlog.shm import statistics
+from commitlog.shm import counters
 from commitlog.status import PutMessageStatus
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, pid_of
@@ -329,7 +329,7 @@ def test_a_signal_handler_may_send_while_a_send_is_counted(tmp_path: Path, monke
 
     By then the outer message is flushed, and its call is at its end.
     """
-    counted = statistics.record_put_time
+    counted = counters.record_put_time
     sent: list[int] = []
 
     def count(*arguments: Any) -> None:

@@ -21,7 +21,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DiskFull, ReadingWarning, StoreRefused
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.schemas.declaring import declared_schema
 from commitlog.schemas.topic_schemas import TopicSchema
 from tests.builders.hand_made import HandMadeStore

@@ -16,9 +16,9 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.record.host import Host
-from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.properties import encode_properties
 from commitlog.record.record import Record, RecordEncoder, decode, encode_blank
+from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.shm.layout import segment_start
 
 V4, V6 = Host(b"\x7f\0\0\x01", 10911), Host(bytes(15) + b"\x01", 10911)

@@ -11,8 +11,8 @@ from pathlib import Path
 from commitlog.config import Config
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id, new_store_id
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header, Lane
-from commitlog.shm.positions import ControlRegion
 
 SEGMENT = 1 << 16
 

@@ -19,9 +19,9 @@ from commitlog.disk.store_directory import LaneDirectory
 from commitlog.opening.recovery import LaneEnd, recover_lane
 from commitlog.reading.log_scan import LogScan
 from commitlog.record.host import Host
-from commitlog.record.layout import BLANK_BYTES
 from commitlog.record.properties import encode_properties
 from commitlog.record.record import RecordEncoder, decode, encode_blank
+from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 

@@ -18,8 +18,8 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 from commitlog.watching.exposition import StoreCollector
 from tests.crash.scene import halted_process
 from tests.fake_clock import SetClock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.record.layout import CRC_DIGITS, I32, I64, LEAD, STORE_TIMESTAMP_AT
+from commitlog.record.record_layout import CRC_DIGITS, I32, I64, LEAD, STORE_TIMESTAMP_AT
 
 assert LEAD.fields is not None
 _BORN_TIMESTAMP_AT = LEAD.fields["born_timestamp"][1]

@@ -27,7 +27,7 @@ from commitlog.message import Message
 from commitlog.planning.address import parse_address
 from commitlog.reader import Reader
 from commitlog.reading.starting_point import EARLIEST, LATEST, QueueStarts
-from commitlog.remote.messages import RemoteMessages
+from commitlog.remote.remote_messages import RemoteMessages
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load

@@ -18,8 +18,8 @@ import commitlog
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import counted_entries
 from commitlog.shm.layout import ENTRY_COUNTS, Lane
-from commitlog.shm.positions import counted_entries
 from tests.builders.killed import kill_store
 from tests.crash.scene import pid_of
 from tests.nightly import with_nightly

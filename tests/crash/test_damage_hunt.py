@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.backups.report import BackupReport
+from commitlog.backups.backup_report import BackupReport
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.inspecting.verify import LaneReport
 from commitlog.opening.recovery import LaneEnd, _Recovery

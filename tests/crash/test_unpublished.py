@@ -20,7 +20,7 @@ from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import attach_control
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
 from tests.crash.accounts import check, read_store

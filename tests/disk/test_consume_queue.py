@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from commitlog.disk.consume_queue import ENTRY, ENTRY_BYTES, FILE_BYTES, PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import DamagedFile
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 
 PER_FILE = 10
 FILE = PER_FILE * ENTRY_BYTES

@@ -24,7 +24,7 @@ import commitlog
 from commitlog import errors
 from commitlog.disk.file_channel import FileChannel
 from commitlog.reading.named_readers import NamedReaders
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.shm.layout import STAGES
 from tests import leaks
 from tests.builders.hand_made import small_store

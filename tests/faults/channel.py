@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import orjson
 
 from commitlog.disk.file_channel import FileChannel
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 
 Call = Literal["pwrite", "fdatasync", "allocate", "truncate", "open", "map_read", "rename", "unlink", "sync_directory"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from commitlog.columns.segments import SEGMENTS
 from commitlog.errors import MessageRefused
+from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.forwarder import Forwarder
-from commitlog.forwarding.settings import settings_of
 from tests.waiting import wait_until
 
 

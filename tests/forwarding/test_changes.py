@@ -20,8 +20,8 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
 from commitlog.forwarding import forwarder, session, targets
 from commitlog.forwarding.cluster import Cluster
+from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.forwarder import Forwarder
-from commitlog.forwarding.settings import settings_of
 from commitlog.replicas.promotion import promote
 from commitlog.watching.health import health
 from commitlog.watching.snapshot import StoreWatch

@@ -16,7 +16,7 @@ import pytest
 import commitlog
 from commitlog.disk.forwarder_files import forwarders
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.forwarding.positions import TopicPosition
+from commitlog.forwarding.kafka_positions import TopicPosition
 from commitlog.forwarding.session import Session
 from commitlog.replicas.promotion import promote
 from tests.builders.hand_made import small_store

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from commitlog.disk.forwarder_files import forwarders
+from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.progress import Progress
-from commitlog.forwarding.settings import settings_of
-from commitlog.forwarding.source import Source
+from commitlog.forwarding.store_source import Source
 from tests.builders.hand_made import small_store
 from tests.fake_clock import SetClock
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 
 from commitlog.errors import TargetRefused
 from commitlog.forwarding.cluster import Cluster
-from commitlog.forwarding.settings import settings_of
+from commitlog.forwarding.forward_settings import settings_of
 from tests.serving.asking import Certificates
 from tests.waiting import wait_until
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import ForwardError, IllegalArgument, IllegalTopic
-from commitlog.forwarding.properties import load_properties, without_secrets
-from commitlog.forwarding.settings import ForwardSettings, servers_of, settings_of, topic_map_of
+from commitlog.forwarding.forward_settings import ForwardSettings, servers_of, settings_of, topic_map_of
+from commitlog.forwarding.kafka_properties import load_properties, without_secrets
 
 
 @pytest.mark.parametrize(

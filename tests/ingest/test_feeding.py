@@ -18,7 +18,7 @@ import pytest
 
 from commitlog.errors import IngestError, InputError, MessageTooLarge
 from commitlog.ingest.feeding import LINE_BYTES_MAX, FileSource, Tail
-from commitlog.ingest.sending import Source
+from commitlog.ingest.producer_loop import Source
 from tests.fake_clock import SetClock
 
 

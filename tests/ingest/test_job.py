@@ -19,7 +19,7 @@ import pytest
 from commitlog.errors import StoreRefused
 from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.job import Job
-from commitlog.ingest.settings import choose
+from commitlog.ingest.run_settings import choose
 from commitlog.ingest.verdict import parquet_files
 from tests.command_line import run
 from tests.namespaces import with_tmpfs

@@ -9,9 +9,9 @@ import pytest
 
 from commitlog.ingest.latency import Latencies
 from commitlog.ingest.meter import Meter, Series
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.counters import record_duration
 from commitlog.shm.layout import Lane, Stage
-from commitlog.shm.positions import ControlRegion
-from commitlog.shm.statistics import record_duration
 
 LANE = 3
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from commitlog.ingest import page, picture, report
+from commitlog.ingest import page, picture, run_report
 from commitlog.ingest.dashboard import PlainLines
 from commitlog.ingest.history import History
 from commitlog.ingest.job import Job
 from commitlog.ingest.meter import STEPS, Reading
 from commitlog.ingest.resources import GROUPS
-from commitlog.ingest.settings import choose
+from commitlog.ingest.run_settings import choose
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
-from commitlog.shm.statistics import Histogram
+from commitlog.shm.counters import Histogram
 from tests.browser import BROWSER, browse
 from tests.nightly import with_nightly
 
@@ -99,7 +99,7 @@ def fill(job: Job) -> None:
 def test_a_run_in_numbers(job: Job, tmp_path: Path) -> None:
     """Rates of every stage, in bins of a second, add up to the messages. The picture is a PNG."""
     fill(job)
-    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    facts = run_report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
     rates = facts["rates"]
     assert rates["seconds"] == [float(second) for second in range(1, SECONDS + 1)]
     assert rates["sent"] == rates["flushed"] == [1000.0] * SECONDS
@@ -110,7 +110,7 @@ def test_a_run_in_numbers(job: Job, tmp_path: Path) -> None:
     assert facts["spark"]["batches"] == 10
     picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
-    report.write(facts, tmp_path / "r.json")
+    run_report.write(facts, tmp_path / "r.json")
     assert (tmp_path / "r.json").stat().st_size > 1000
 
 
@@ -119,7 +119,9 @@ def test_a_run_in_words(job: Job) -> None:
     fill(job)
     job.history.spark_rows = 19_000
     job.errors.append("the Spark process died")
-    text = "\n".join(report.lines(report.build(job, Verdict("producer 0: 7 of 9 messages missing", 19_000, ()))))
+    text = "\n".join(
+        run_report.lines(run_report.build(job, Verdict("producer 0: 7 of 9 messages missing", 19_000, ())))
+    )
     assert text.startswith("verdict      producer 0: 7 of 9 messages missing")
     assert f"\ncore         {description}\n" in text
     assert "Spark has not read 1,000 messages" in text
@@ -130,9 +132,9 @@ def test_a_run_in_words(job: Job) -> None:
 @pytest.mark.parametrize("verdict", with_nightly(["producer 0: " + "very " * 100 + "wrong"], [EXACTLY_ONCE]))
 def test_a_run_that_never_began(job: Job, tmp_path: Path, verdict: str) -> None:
     """No message, no batch, no second: a report and a picture all the same."""
-    facts: dict[str, Any] = report.build(job, Verdict(verdict, 0, ()))
+    facts: dict[str, Any] = run_report.build(job, Verdict(verdict, 0, ()))
     picture.draw(facts, job.history.flushed_latencies, job.history.spark_latencies, tmp_path / "r.png")
-    assert report.lines(facts)
+    assert run_report.lines(facts)
     assert (tmp_path / "r.png").exists()
 
 
@@ -143,7 +145,7 @@ def plots(job: Job, facts: dict[str, Any]) -> str:
 def test_a_run_as_a_page(job: Job, tmp_path: Path) -> None:
     """The verdict, tables with the numbers of each stage, and the panels; nothing from outside."""
     fill(job)
-    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    facts = run_report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
     page.write(facts, plots(job, facts), tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert '<p class="verdict good">✓ exactly once' in text
@@ -157,7 +159,7 @@ def test_a_run_as_a_page(job: Job, tmp_path: Path) -> None:
 def test_processes_that_did_not_run_are_not_shown(job: Job) -> None:
     """A run without a server: neither the picture nor the table has one."""
     fill(job)
-    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    facts = run_report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
     memory = {group: [0 if group == "server" else 10**6] * 2 for group in GROUPS}
     facts["resources"] = {"seconds": [1, 2], "cores": dict.fromkeys(GROUPS, [0.5] * 2), "memory_bytes": memory}
     drawn = plots(job, facts)
@@ -173,7 +175,7 @@ def test_a_page_of_a_run_that_went_wrong(job: Job, verdict: str) -> None:
     """What is wrong is red and stands first. Whatever is in it, it is text, not HTML."""
     job.errors.append("</p><script>alert($run)</script>")
     job.history.event("a $title & <b>")
-    facts = report.build(job, Verdict(verdict, 0, ()))
+    facts = run_report.build(job, Verdict(verdict, 0, ()))
     text = page.page(facts, plots(job, facts))
     assert '<p class="verdict bad">' in text
     assert escape(verdict) in text
@@ -185,7 +187,7 @@ def test_a_page_of_a_run_that_went_wrong(job: Job, verdict: str) -> None:
 def test_a_page_in_a_browser(job: Job, tmp_path: Path) -> None:
     """It can be read in a narrow window too: what is wide scrolls in itself."""
     fill(job)
-    facts = report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
+    facts = run_report.build(job, Verdict(EXACTLY_ONCE, 20_000, ()))
     page.write(facts, plots(job, facts), tmp_path / "r.html")
     with browse((tmp_path / "r.html").as_uri(), tmp_path / "profile") as shown:
         shown.see(".verdict", "exactly once")

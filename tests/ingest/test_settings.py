@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import IllegalArgument, IngestError
-from commitlog.ingest.settings import Places, check_packages, choose
+from commitlog.ingest.run_settings import Places, check_packages, choose
 
 
 @pytest.fixture(autouse=True)

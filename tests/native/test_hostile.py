@@ -15,9 +15,9 @@ import pytest
 
 from commitlog.native import core
 from commitlog.record.host import Host
-from commitlog.record.layout import RECORD_BYTES_MIN
 from commitlog.record.properties import encode_properties
 from commitlog.record.record import RecordEncoder
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 
 _LENGTHS = (0, 68, 84, 88, 96, 100, 108, 112)
 """Where numbers are that say how long something is, from a record's start."""

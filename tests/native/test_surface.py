@@ -12,14 +12,14 @@ import pytest
 
 from commitlog import native
 from commitlog.producer import Producer
-from commitlog.record import layout
+from commitlog.record import record_layout
 
 core = pytest.importorskip("commitlog.native._core", exc_type=ImportError)  # whichever core runs in this process
 
 
 def test_both_have_one_layout() -> None:
     """The core's numbers, by Python's names. Python's are the specification."""
-    numbers = {**vars(layout.SysFlag), **vars(layout)}
+    numbers = {**vars(record_layout.SysFlag), **vars(record_layout)}
     assert {name: numbers.get(name) for name in core.LAYOUT} == core.LAYOUT
     assert len(core.LAYOUT) >= 19
 
@@ -28,7 +28,7 @@ def test_every_offset_in_rust_is_that_of_the_field() -> None:
     """Also of those fields whose offsets Python does not name."""
     source = Path(native.__file__).with_name("src") / "layout.rs"
     offsets = {name.lower(): int(at) for name, at in re.findall(r"const (\w+)_AT: usize = (\d+);", source.read_text())}
-    fields = layout.HEAD_V4.fields
+    fields = record_layout.HEAD_V4.fields
     assert fields is not None
     assert {name: fields[name][1] for name in offsets} == offsets
     assert len(offsets) > 8

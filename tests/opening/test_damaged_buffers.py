@@ -15,8 +15,8 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 from tests.builders.killed import kill_store
 from tests.crash.scene import kill, pid_of
 from tests.faults.bench import bench

@@ -17,8 +17,8 @@ import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, pid_of
 from tests.waiting import wait_until

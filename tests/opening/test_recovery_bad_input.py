@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import RecoveryError
-from commitlog.record.layout import MAGIC_V1, MAGIC_V2
 from commitlog.record.record import encode_blank
+from commitlog.record.record_layout import MAGIC_V1, MAGIC_V2
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 from tests.nightly import with_nightly
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.disk.file_channel import FileChannel
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from tests.builders.made_lane import SEGMENT, MadeLane, image, make_lane
 from tests.nightly import with_nightly
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from commitlog.disk.locks import Lock
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.shm.layout import Lane
-from commitlog.shm.pool import WriteBuffers
+from commitlog.shm.write_buffers import WriteBuffers
 from commitlog.stages.allocator import Allocator
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.committer import Committer

@@ -16,7 +16,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import DiskError, NoBufferAvailable, PoolNotAdopted, StageFailed
-from commitlog.record.layout import BLANK_BYTES
+from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
 from commitlog.shm.layout import Lane

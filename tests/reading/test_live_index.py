@@ -19,8 +19,8 @@ from commitlog.inspecting.verify import verify_store
 from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header, Lane
-from commitlog.shm.positions import ControlRegion
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
 
 

@@ -13,7 +13,7 @@ import commitlog
 from commitlog.errors import ReadingWarning
 from commitlog.planning.address import parse_address
 from commitlog.reading.starting_point import EARLIEST, QueueStarts
-from commitlog.remote.messages import RemoteMessages
+from commitlog.remote.remote_messages import RemoteMessages
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import declare

@@ -12,7 +12,7 @@ import pytest
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import DataLoss, ForwardError, ReaderError
-from commitlog.forwarding.source import Source
+from commitlog.forwarding.store_source import Source
 from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView

@@ -10,8 +10,8 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 from tests import command_line
 from tests.builders.idle_store import idle_store
 from tests.waiting import wait_until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.serving.server import Server
-from commitlog.serving.settings import settings_of
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import settings_of
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.programs import DOCS, files

@@ -1,4 +1,4 @@
-"""The table in the docstring of layout.py says what the declaration of the fields says."""
+"""The table in the docstring of record_layout.py says what the declaration of the fields says."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import struct
 
 import pytest
 
-from commitlog.record import layout
+from commitlog.record import record_layout
 from commitlog.record.host import Host
-from commitlog.record.layout import HEAD_BYTES, SysFlag, head_dtype
 from commitlog.record.record import RecordEncoder, decode
+from commitlog.record.record_layout import HEAD_BYTES, SysFlag, head_dtype
 
-ROWS = re.findall(r"^    ([A-Z][A-Z_, ]*?) +(i32|u32|i64|host|i32, n) +([\d+BS]+)", layout.__doc__ or "", re.MULTILINE)
+ROWS = re.findall(
+    r"^    ([A-Z][A-Z_, ]*?) +(i32|u32|i64|host|i32, n) +([\d+BS]+)", record_layout.__doc__ or "", re.MULTILINE
+)
 WIDTHS = {"i32": 4, "u32": 4, "i64": 8}
 HOSTS = {False: Host.of("192.0.2.1", 1), True: Host.of("2001:db8::1", 2)}
 

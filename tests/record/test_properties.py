@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.errors import IllegalProperty, IllegalTopic, PropertiesTooLarge
-from commitlog.record.properties import check_topic, decode_properties, encode_properties, tags_code
+from commitlog.record.properties import decode_properties, encode_properties, tags_code
 from commitlog.record.tags_column import tags_codes_of
+from commitlog.record.topic_names import check_topic
 
 PIECES = st.sampled_from(["\x01", "\x02", "TAGS", "TAGS\x01", "\x02TAGS\x01", "KEYS\x01", "a", "S\x01", "ü", "\0"])
 

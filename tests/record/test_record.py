@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from commitlog.errors import CorruptRecord, IllegalTopic, MessageTooLarge, PropertiesTooLarge, RecordError
 from commitlog.record.host import Host, message_id
-from commitlog.record.layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, Transaction
 from commitlog.record.properties import encode_properties
 from commitlog.record.record import RecordEncoder, decode, encode_blank
+from commitlog.record.record_layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, Transaction
 
 GOLDEN = bytes.fromhex(
     "00000068daa320a73610a6860000000100000000000000000000000200000000000000030000000000000000000003e87f000001"

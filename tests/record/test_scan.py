@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from commitlog.record.layout import Buffer
 from commitlog.record.record import RecordEncoder, encode_blank
+from commitlog.record.record_layout import Buffer
 from commitlog.record.scan import MAX_RECORDS, scan
 from commitlog.record.table import RecordTable, Stop
 from tests.builders.made_log import BUFFER_START, HOSTS, LANE, RANDOM, facts, make_log, rows, walk

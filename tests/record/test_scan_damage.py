@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from commitlog.record.layout import CRC_PROPERTY_BYTES
 from commitlog.record.record import encode_blank
+from commitlog.record.record_layout import CRC_PROPERTY_BYTES
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
 from tests.builders.made_log import BUFFER_START, LANE, facts, make_log, rows, walk

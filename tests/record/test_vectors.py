@@ -16,8 +16,8 @@ from commitlog.disk.consume_queue import PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord
 from commitlog.record.body_compression import plain_body
-from commitlog.record.layout import CRC_PROPERTY_BYTES
 from commitlog.record.record import Record, RecordEncoder, decode
+from commitlog.record.record_layout import CRC_PROPERTY_BYTES
 from commitlog.record.table import Stop
 from tests.builders.vector_store import NAMES, VectorStore, load
 

@@ -13,7 +13,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import StoreSuperseded
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.replicas import promotion
 from commitlog.replicas.lane_copy import Joiner, LaneCopy
 from commitlog.replicas.wire import Hello

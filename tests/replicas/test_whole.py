@@ -20,7 +20,7 @@ from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.inspecting.verify import verify_store
 from commitlog.record.crc import crc32
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.replicas.promotion import promote, recover_all
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials

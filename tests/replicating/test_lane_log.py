@@ -10,8 +10,8 @@ import pytest
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.quarantine import Quarantine
 from commitlog.shm.layout import Lane
-from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
+from commitlog.stages.replicating.peer_connection import Throttle
 from tests.builders.idle_store import IdleStore, idle_store
 from tests.builders.made_lane import SEGMENT, MadeLane
 from tests.fake_clock import SetClock

@@ -14,9 +14,9 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState, forget_replica, known_replicas
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
-from commitlog.stages.replicating.connection import HAConnection, Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_connection import HAConnection, Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.slave_listener import SlaveListener
 from tests.builders.idle_store import IdleStore, idle_store

@@ -18,8 +18,8 @@ from commitlog.config import ReplicationConfig
 from commitlog.replicas import wire
 from commitlog.replicas.tls import Credentials
 from commitlog.stages.replicating import replica_listener
-from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.in_sync import InSync
+from commitlog.stages.replicating.peer_connection import Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_listener import ReplicaListener
 from tests.builders.idle_store import IdleStore, idle_store

@@ -12,9 +12,9 @@ import pytest
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.disk.file_channel import DISK
-from commitlog.stages.replicating.connection import Throttle
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
+from commitlog.stages.replicating.peer_connection import Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.slave_listener import SlaveListener
 from tests.builders.idle_store import idle_store

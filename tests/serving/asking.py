@@ -20,10 +20,10 @@ from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.errors import NoFreeLane
 from commitlog.planning.address import Address, Credentials, parse_address
 from commitlog.remote import requests
-from commitlog.remote.connection import Connection
+from commitlog.remote.flight_connection import Connection
 from commitlog.remote.reading import ticket_of
-from commitlog.serving.server import Server
-from commitlog.serving.settings import settings_of
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import settings_of
 from tests.waiting import wait_until
 
 HOSTS = ("localhost", "127.0.0.1")

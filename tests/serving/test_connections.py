@@ -18,11 +18,11 @@ import pytest
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CommitLogError, ServerUnavailable
 from commitlog.planning.address import parse_address
-from commitlog.remote import connection
+from commitlog.remote import flight_connection
 from commitlog.serving import connections
-from commitlog.serving import server as serving_processes
-from commitlog.serving.server import Server
-from commitlog.serving.settings import ServerSettings
+from commitlog.serving import server_processes as serving_processes
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
 from tests.served import by_url, forget_connection, place_of
@@ -101,7 +101,7 @@ def test_hosts_are_tried_in_turn(store: HandMadeStore, served_base: str) -> None
 
 def test_no_host_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first question is not asked for long. A server that was there before is waited for."""
-    monkeypatch.setattr(connection, "PATIENCE_SECONDS", 3600.0)
+    monkeypatch.setattr(flight_connection, "PATIENCE_SECONDS", 3600.0)
     url = f"commitlog://127.0.0.1:{closed_port()},127.0.0.1:{closed_port()}/store"
     with pytest.raises(ServerUnavailable, match=r"no server answers .*is it running"):
         rows(url)

@@ -12,10 +12,10 @@ import pytest
 import commitlog
 from commitlog.errors import OffsetOutOfRange, ReadingWarning, StoreMoved, StoreNotRunning, store_moved
 from commitlog.planning.address import Address
-from commitlog.remote.store_index import RemoteIndex
+from commitlog.remote.remote_index import RemoteIndex
 from commitlog.serving.flight_errors import client_error
 from commitlog.serving.served_store import ServedStore
-from commitlog.serving.server import Server
+from commitlog.serving.server_processes import Server
 from commitlog.shm.region import base_directory
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.served import forget_connection

@@ -24,10 +24,10 @@ from commitlog.cli.app import app
 from commitlog.errors import AccessDenied, IllegalArgument
 from commitlog.planning.address import parse_address
 from commitlog.planning.option_names import SPELLING
-from commitlog.remote.store_index import RemoteIndex
+from commitlog.remote.remote_index import RemoteIndex
 from commitlog.serving.access import Access, add_token
-from commitlog.serving.server import Server
-from commitlog.serving.settings import settings_of
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import settings_of
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load

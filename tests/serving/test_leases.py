@@ -22,8 +22,8 @@ from commitlog.remote import requests
 from commitlog.serving import served_store
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.connections import peers
-from commitlog.serving.server import Server
-from commitlog.serving.settings import ServerSettings
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import ServerSettings
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from tests.builders.hand_made import HandMadeStore
 from tests.served import forget_connection

@@ -17,13 +17,12 @@ from pyarrow import flight
 
 from commitlog.errors import AccessDenied, IllegalArgument, ServerUnavailable
 from commitlog.planning.address import parse_address
-from commitlog.remote import connection
-from commitlog.serving import limits
-from commitlog.serving import server as server_processes
+from commitlog.remote import flight_connection
+from commitlog.serving import limits, server_processes
 from commitlog.serving.access import Access, add_token
 from commitlog.serving.flight_server import FlightServer
 from commitlog.serving.served_store import ServedStore
-from commitlog.serving.server import Server
+from commitlog.serving.server_processes import Server
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.serving.asking import Certificates, address_of, ask, client_of, server_of
 from tests.waiting import wait_until
@@ -173,7 +172,7 @@ def test_connections_that_say_nothing_or_nonsense_are_ended(tmp_path: Path, cert
 
 def test_a_large_message_of_a_client_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is ended while it comes. A quick client is refused before the server looks."""
-    monkeypatch.setattr(connection, "ANSWER_SECONDS", 1.0)  # gRPC tries again and again until then
+    monkeypatch.setattr(flight_connection, "ANSWER_SECONDS", 1.0)  # gRPC tries again and again until then
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"
     token = add_token(tokens, Access("known"))
     with server_of([store.path], tokens=tokens) as server:

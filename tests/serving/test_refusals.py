@@ -29,9 +29,9 @@ from commitlog.errors import (
     StoreNotFound,
 )
 from commitlog.planning.address import Address, parse_address
-from commitlog.remote import connection, requests
+from commitlog.remote import flight_connection, requests
 from commitlog.serving.access import Access, add_token, remove_token
-from commitlog.serving.server import Server
+from commitlog.serving.server_processes import Server
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.served import by_url, place_of
 from tests.serving.asking import Certificates, address_of, ask, client_of, server_of
@@ -41,7 +41,7 @@ from tests.waiting import wait_until
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read, which is patient, gives up at once."""
-    monkeypatch.setattr(connection, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(flight_connection, "PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_files_that_are_replaced_while_a_client_runs(
     authority.write_bytes(certificates.foreign_authority.read_bytes())
     for file, content in zip((own, key), certificates.make("foreign-client", foreign=True), strict=True):
         file.write_bytes(content.read_bytes())
-    with closing(connection.Connection(address_of(mutual, **files))) as client:
+    with closing(flight_connection.Connection(address_of(mutual, **files))) as client:
         with pytest.raises(CertificateRefused, match="of no authority"):
             client.ask("stores", requests.Stores())
         authority.write_bytes(certificates.authority.read_bytes())

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from commitlog.errors import CommitLogError, IllegalArgument, ServingRefused, StoreNotFound
-from commitlog.forwarding.settings import servers_of
+from commitlog.forwarding.forward_settings import servers_of
 from commitlog.planning.address import parse_address
 from commitlog.serving.access import Access, add_token
-from commitlog.serving.settings import ServerSettings, listening_address, settings_of
+from commitlog.serving.server_settings import ServerSettings, listening_address, settings_of
 from tests.builders.hand_made import HandMadeStore
 from tests.command_line import run
 from tests.serving.asking import Certificates, server_of

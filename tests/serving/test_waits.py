@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import commitlog
 from commitlog.planning.address import parse_address
 from commitlog.remote import requests
-from commitlog.remote.store_index import RemoteIndex
+from commitlog.remote.remote_index import RemoteIndex
 from commitlog.serving import answers
 from commitlog.serving.flight_server import FlightServer
 from commitlog.serving.served_store import ServedStore

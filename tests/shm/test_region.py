@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import CONTROL_BYTES, LANE_ROW_WORDS, STAGE_ROW_WORDS, Header, Lane, Stage
-from commitlog.shm.pool import WriteBuffers, available_buffers, slot_is_free
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import Region, RegionError, RegionFull, base_directory, private_directory
+from commitlog.shm.write_buffers import WriteBuffers, available_buffers, slot_is_free
 
 STORE_ID = "0123456789abcdef" * 2
 

@@ -9,8 +9,8 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory, new_store_id
 from commitlog.inspecting.verify import verify_store
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.row_check import check_row
 from tests.waiting import wait_until
 

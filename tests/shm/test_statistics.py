@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.shm.layout import CONTROL_WORDS, HISTOGRAM_BUCKETS, LANE_ROW_WORDS, LANES_AT, Lane
-from commitlog.shm.statistics import (
+from commitlog.shm.counters import (
     PUT_TIME_NAMES,
     Histogram,
     Throughput,
@@ -20,6 +19,7 @@ from commitlog.shm.statistics import (
     take_sample,
     throughput,
 )
+from commitlog.shm.layout import CONTROL_WORDS, HISTOGRAM_BUCKETS, LANE_ROW_WORDS, LANES_AT, Lane
 
 
 @given(st.integers(0, 1 << 25))

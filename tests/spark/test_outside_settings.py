@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.disk.memory_limit import memory_limit
-from commitlog.spark.launching.memory import driver_memory
+from commitlog.spark.launching.jvm_memory import driver_memory
 from commitlog.spark.launching.outside_settings import outside_settings
 
 

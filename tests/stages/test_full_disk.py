@@ -15,7 +15,7 @@ from commitlog import errors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, write_holder
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.record.layout import Buffer
+from commitlog.record.record_layout import Buffer
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
 from tests.faults.bench import bench

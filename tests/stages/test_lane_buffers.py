@@ -12,7 +12,7 @@ import pytest
 import commitlog
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_lock import lock_memory_on_use
-from commitlog.shm.pool import WriteBuffers
+from commitlog.shm.write_buffers import WriteBuffers
 from commitlog.stages import lane_buffers
 from commitlog.stages.lane_buffers import LaneBuffers
 from tests.builders.idle_store import SEGMENT, IdleStore, idle_store

@@ -21,8 +21,8 @@ from commitlog.disk.replication_troubles import ReplicationTroubles
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreNotFound
 from commitlog.inspecting.verify import verify_store
+from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import STAGES
-from commitlog.shm.statistics import RetentionFlag
 from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.watching.health import CODES, Health, HealthLimits, Reason, health, unreadable
 from commitlog.watching.snapshot import Space, StoreSnapshot, StoreWatch

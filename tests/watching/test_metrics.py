@@ -21,8 +21,8 @@ from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerStatistics
 from commitlog.errors import StoreNotFound
 from commitlog.reading.named_readers import ReaderState
+from commitlog.shm.counters import Histogram, record_duration
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES
-from commitlog.shm.statistics import Histogram, record_duration
 from commitlog.statistics import RETENTION_WORDS, LaneStatistics, RetentionStatistics, StageStatistics, StoreStatistics
 from commitlog.watching.exposition import StoreCollector
 from commitlog.watching.metric import durations

@@ -1,6 +1,6 @@
 //! Where a record's fields are, and a record's bytes.
 //!
-//! `commitlog/record/layout.py` is the specification; a test compares these numbers with it.
+//! `commitlog/record/record_layout.py` is the specification; a test compares these numbers with it.
 
 use crate::crc::{digits_of, masked_crc};
 

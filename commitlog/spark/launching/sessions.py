@@ -15,7 +15,7 @@ from commitlog.disk.memory_limit import memory_limit
 from commitlog.planning import session_zone
 from commitlog.spark.launching.class_data import sharing_options
 from commitlog.spark.launching.java import cache_directory, find_java
-from commitlog.spark.launching.memory import driver_memory
+from commitlog.spark.launching.jvm_memory import driver_memory
 from commitlog.spark.launching.outside_settings import DRIVER_MEMORY, JAVA_OPTIONS, MASTER, NAME, outside_settings
 from commitlog.spark.launching.worker_python import worker_python
 

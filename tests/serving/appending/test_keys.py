@@ -15,7 +15,7 @@ from commitlog.errors import IllegalProperty
 from commitlog.planning.address import parse_address
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import BytesKey
-from commitlog.remote.messages import RemoteMessages
+from commitlog.remote.remote_messages import RemoteMessages
 from tests.served import name_of
 from tests.serving.appending import shared_store
 

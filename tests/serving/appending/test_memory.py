@@ -17,9 +17,9 @@ from pyarrow import flight
 import commitlog
 from commitlog.errors import IllegalArgument, ServerBusy
 from commitlog.remote.server_errors import from_bytes
-from commitlog.serving import server as servers
+from commitlog.serving import server_processes as servers
 from commitlog.serving.access import Access, add_token
-from commitlog.serving.server import Server
+from commitlog.serving.server_processes import Server
 from tests.builders.hand_made import small_store
 from tests.nightly import with_nightly
 from tests.serving.appending.shared_store import messages

@@ -42,8 +42,8 @@ from commitlog.errors import (
     ValuesRefused,
     WaitTimeout,
 )
-from commitlog.remote import sending
-from commitlog.remote.producer import RemoteReceipt
+from commitlog.remote import stream_threads
+from commitlog.remote.remote_producer import RemoteReceipt
 from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.status import PutMessageStatus
 from tests.builders.hand_made import small_store
@@ -438,7 +438,7 @@ def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path,
 
 def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Receipts, flush, send and close say so: no message is lost without a word."""
-    monkeypatch.setattr(sending, "RESEND_SECONDS", 0.5)
+    monkeypatch.setattr(stream_threads, "RESEND_SECONDS", 0.5)
     with server_of([store.path], writable=True) as server:
         producer = commitlog.RemoteProducer(url_of_store(server))
         flushed = producer.send("t", b"flushed")

@@ -19,8 +19,8 @@ from commitlog.disk.locks import file_locked
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import Header, Lane
-from commitlog.shm.statistics import RetentionFlag
 from tests.builders.retention_case import FIRST_MS, HOUR, SEGMENT, RetentionCase, at_age
 from tests.faults.supervisor import patched_stages
 

@@ -22,7 +22,7 @@ from commitlog.errors import (
 )
 from commitlog.producer import Producer
 from commitlog.receipt import Receipt
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 from commitlog.remote import requests
 from commitlog.remote.server_errors import to_bytes
 from commitlog.schemas.row_batches import as_table

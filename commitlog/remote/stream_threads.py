@@ -23,8 +23,8 @@ from commitlog.errors import (
 )
 from commitlog.planning.address import Address
 from commitlog.remote import requests
-from commitlog.remote.appending import AppendStream, check_append, check_same
-from commitlog.remote.connection import Connection
+from commitlog.remote.append_stream import AppendStream, check_append, check_same
+from commitlog.remote.flight_connection import Connection
 from commitlog.remote.outbox import SCHEMA, Outbox
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.threads import Background

@@ -10,7 +10,7 @@ import pyarrow as pa
 from commitlog.errors import CommitLogError, MessageTooLarge, SchemaConflict, ServerError
 from commitlog.planning.address import Address
 from commitlog.remote import requests
-from commitlog.remote.connection import Connection
+from commitlog.remote.flight_connection import Connection
 from commitlog.remote.server_errors import from_bytes, translated
 from commitlog.schemas.topic_schemas import TopicSchema
 

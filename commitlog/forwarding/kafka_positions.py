@@ -30,7 +30,7 @@ from confluent_kafka import KafkaError, KafkaException
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, whole_partition
-from commitlog.forwarding.settings import POSITIONS_PREFIX, ForwardSettings
+from commitlog.forwarding.forward_settings import POSITIONS_PREFIX, ForwardSettings
 
 OWNER_KEY = b"@owner"
 """No topic has such a name."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from commitlog.disk.store_directory import STORE_FILE, StoreDirectory, StoreFacts, boot_id
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
 from commitlog.doctor.mounts import existing, mount_of
-from commitlog.doctor.settings import settings_of
+from commitlog.doctor.store_settings import settings_of
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused, StoreTooNew
 from commitlog.shm.region import RegionError, private_directory
 

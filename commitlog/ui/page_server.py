@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from commitlog.errors import CommitLogError, IllegalArgument
 from commitlog.lines import to_json
 from commitlog.ui.looks import Looks
-from commitlog.ui.messages import COUNT_MAX, messages
+from commitlog.ui.topic_messages import COUNT_MAX, messages
 from commitlog.watching.bounded_server import BoundedHandler, BoundedServer
 
 WAIT_SECONDS = 10.0

@@ -24,8 +24,8 @@ from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatist
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.planning.address import Address
-from commitlog.serving.memory import arrow_variables
-from commitlog.serving.settings import ServerSettings
+from commitlog.serving.memory_bounds import arrow_variables
+from commitlog.serving.server_settings import ServerSettings
 from commitlog.serving.traffic import summed
 
 END_SECONDS = 15.0

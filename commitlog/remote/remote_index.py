@@ -18,7 +18,7 @@ from commitlog.planning.task_sizes import Work
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.queue_range import QueueRange
 from commitlog.remote import requests
-from commitlog.remote.connection import Connection, connection_of
+from commitlog.remote.flight_connection import Connection, connection_of
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.threads import Background
 

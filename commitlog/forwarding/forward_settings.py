@@ -11,7 +11,7 @@ from typing import Literal
 from commitlog.errors import IllegalArgument, TopicRefused
 from commitlog.planning.address import shown_url
 from commitlog.reading.named_readers import check_name
-from commitlog.record.properties import check_topic
+from commitlog.record.topic_names import check_topic
 
 DEFAULT_NAME = "kafka"
 PORT = 9092

@@ -18,8 +18,8 @@ from commitlog.opening import Report
 from commitlog.opening.new_pool import flushed_ends, make_pool, recover_all_into
 from commitlog.opening.stray_pools import name_store, remove_pool
 from commitlog.reading.view import attach_control
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header
-from commitlog.shm.positions import ControlRegion
 from commitlog.shm.region import RegionError, private_directory
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from commitlog.appending.arguments import Values, as_bytes, check_keys
+from commitlog.appending.message_arguments import Values, as_bytes, check_keys
 from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_sending import RowSending
@@ -17,12 +17,13 @@ from commitlog.appending.row_writer import Messages, RowWriter
 from commitlog.errors import CommitLogError, IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
-from commitlog.record.properties import BytesKey, check_topic, encode_properties
+from commitlog.record.properties import BytesKey, encode_properties
 from commitlog.record.row_headers import values_refused, version_of
-from commitlog.remote.appending import check_append, check_same
-from commitlog.remote.connection import Connection
+from commitlog.record.topic_names import check_topic
+from commitlog.remote.append_stream import check_append, check_same
+from commitlog.remote.flight_connection import Connection
 from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
-from commitlog.remote.sending import RESEND_SECONDS, Schemas, Sending
+from commitlog.remote.stream_threads import RESEND_SECONDS, Schemas, Sending
 from commitlog.schemas.single_rows import Taken
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 from commitlog.status import PutMessageStatus

@@ -26,7 +26,7 @@ from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import BytesKey, own_properties
 from commitlog.remote.reading import read_remote
-from commitlog.remote.store_index import RemoteIndex, typed_topics
+from commitlog.remote.remote_index import RemoteIndex, typed_topics
 
 WAIT_MS = 500
 """How long the server may wait for more, each time. Ctrl-C has to wait for its answer."""
