@@ -129,7 +129,9 @@ class Forwarder:
                 continue
             except KafkaException as error:
                 found = error_of(error)
-            self._explain(found)  # only now: the exception's frames hold the session's clients
+                # The binding may keep the exception, and its frames hold the session's clients.
+                error.__traceback__ = error.__context__ = None
+            self._explain(found)
             pause = (
                 _PAUSE_SECONDS_LEAST if self._progress.transactions > before else min(2 * pause, _PAUSE_SECONDS_MOST)
             )
