@@ -200,5 +200,6 @@ def test_each_allocation_fails_in_turn_where_rows_are_sent(
     read = commitlog.read_arrow(live.path, topic, isolation="committed").read_all().to_pylist()
     found = Counter(row["id"] // 10 for row in read if row["name"] != "usual")
     told = {int(number): int(count) for number, count in re.findall(r"told (\d+) (.*)", printed)}
-    assert sum(told.values()) > len(told)
+    assert 4 in told.values()  # it came to its end, with failures on the way
+    assert len(told) > 20
     assert {number: found[number] for number in {*found, *told} - {*ended_at}} == told
