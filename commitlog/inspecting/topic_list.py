@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +14,12 @@ from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
 
 
-def topic_list(store: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All topics, sorted; those that have a schema and no message, too.
+def _every(_topic: str) -> bool:
+    return True
+
+
+def topic_list(store: str | os.PathLike[str], is_wanted: Callable[[str], bool] = _every) -> list[dict[str, Any]]:
+    """The topics that are wanted, sorted; those that have a schema and no message, too.
 
     Raises what opening a store raises, DamagedFile.
     """
@@ -23,24 +28,24 @@ def topic_list(store: str | os.PathLike[str]) -> list[dict[str, Any]]:
         index = TopicIndex(view)
         index.refresh()
         now_ms = SYSTEM_CLOCK.wall_ms()
-        schemas = {} if view.one_log else newest_schemas(StoreDirectory(store))
+        schemas = {} if view.one_log else newest_schemas(StoreDirectory(store), is_wanted)
         return [
             {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
-            for topic in sorted({*index.topics(), *schemas})
+            for topic in sorted({*filter(is_wanted, index.topics()), *schemas})
         ]
     finally:
         view.close()
 
 
-def newest_schemas(directory: StoreDirectory) -> dict[str, dict[str, Any]]:
-    """The newest schema of each typed topic. PyArrow is needed only where there is one."""
+def newest_schemas(directory: StoreDirectory, is_wanted: Callable[[str], bool] = _every) -> dict[str, dict[str, Any]]:
+    """The newest schemas of typed topics that are wanted. PyArrow is needed only for these."""
     if not directory.channel.list(directory.topics_directory):
         return {}
     from commitlog.schemas.ddl import ddl_type
     from commitlog.schemas.topic_schemas import TopicSchemas
 
     schemas = TopicSchemas(directory)
-    latest = {topic: schemas.latest(topic) for topic in schemas.topics()}
+    latest = {topic: schemas.latest(topic) for topic in filter(is_wanted, schemas.topics())}
     return {
         topic: {
             "version": schema.version,

@@ -134,7 +134,7 @@ def newest_schemas(store: ServedStore, access: Access, topics: Iterable[str] | N
 
 
 def topics(store: ServedStore, access: Access, _request: requests.Topics) -> list[dict[str, Any]]:
-    return [found for found in topic_list(store.path) if access.covers(found["topic"])]
+    return topic_list(store.path, access.covers)
 
 
 def stat(store: ServedStore, access: Access, _request: requests.Stat) -> Any:
@@ -148,9 +148,12 @@ def stat(store: ServedStore, access: Access, _request: requests.Stat) -> Any:
 
 
 def _sees_reader(reader: dict[str, Any], access: Access) -> bool:
-    """Whether the client may see all topics of a reader. A damaged one may be of any topic."""
+    """Whether the client may see all topics of a reader.
+
+    One without offsets may be of any topic: it has a pattern, is new, or its position is damaged.
+    """
     known = reader["offsets"]
-    return access.covers_all if known is None else all(map(access.covers, known))
+    return all(map(access.covers, known)) if known else access.covers_all
 
 
 def _seen_reader(reader: dict[str, Any], access: Access) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from commitlog.record.topic_names import check_topic
 from commitlog.remote import requests
 from commitlog.remote.server_errors import to_bytes
 from commitlog.schemas.row_batches import as_table
-from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.schemas.topic_schemas import TopicSchemas, no_schema
 from commitlog.serving.access import Access
 from commitlog.serving.flight_errors import client_error
 from commitlog.serving.served_store import ServedStore
@@ -68,7 +68,7 @@ def append_stream(
     """
     _check_topic(access, request.topic)
     if request.rows:
-        _check_typed(store, request, reader.schema)
+        _check_typed(store, access, request, reader.schema)
     else:
         _check_columns(reader.schema, request.topic)
     answers = _Answers(writer)
@@ -142,11 +142,15 @@ def _is_headers(kind: pa.DataType) -> bool:
     return [field.name for field in pair] == ["key", "value"] and all(_is_bytes(field.type) for field in pair)
 
 
-def _check_typed(store: ServedStore, request: requests.Append, schema: pa.Schema) -> None:
+def _check_typed(store: ServedStore, access: Access, request: requests.Append, schema: pa.Schema) -> None:
     """Raises IllegalRow, NoSchema, IllegalArgument before a lane is leased."""
     if request.topic is None:
         raise IllegalArgument("rows are those of one topic: name it")
-    latest = TopicSchemas(StoreDirectory(store.path)).required(request.topic, "send messages")
+    schemas = TopicSchemas(StoreDirectory(store.path))
+    latest = schemas.latest(request.topic)
+    if latest is None:
+        visible = [topic for topic in schemas.topics() if access.covers(topic)]
+        raise no_schema(store.path, request.topic, "send messages", visible)
     if len(schema) > len(latest.columns):
         raise IllegalArgument(f"{len(schema):,} columns; topic {request.topic} has {len(latest.columns):,}")
     for field in schema:

@@ -12,6 +12,7 @@ from typing import get_args
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Isolation
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     AccessDenied,
     CommitLogError,
@@ -32,7 +33,7 @@ from commitlog.serving.flush_notices import FlushNotices
 
 _ISOLATIONS = get_args(Isolation)
 NAMES_PER_CLIENT_MAX = 100
-"""Names of readers that a client may hold. Each is a file, and retention waits for it."""
+"""Names of readers that a client may have. Each is a file, and retention waits for it."""
 LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
 """How long a reader's name is held for a client that does not say that it still is there."""
 
@@ -102,20 +103,24 @@ class ServedStore:
         """
         with self._leases_lock:
             holder = next((lease for lease in self._leases.values() if lease.held.name == name), None)
-            own = sum(lease.client == access.name for lease in self._leases.values())
+            own = {lease.held.name for lease in self._leases.values() if lease.client == access.name}
         if holder is not None:
             sees = access.covers_all or holder.client == access.name
             whose = f"client {holder.client} at {holder.peer}" if sees else "another client"
             raise ReaderInUse(
                 f"reader {name} is in use by {whose}: stop that reader first, or give this one another name"
             )
-        if own >= NAMES_PER_CLIENT_MAX:
+        readers = NamedReaders(StoreDirectory(self.path), self.clock)
+        self._check_owner(readers, name, access)  # before it takes the name, for which others may wait
+        own |= _made_by(access, readers)
+        if name not in own and len(own) >= NAMES_PER_CLIENT_MAX:
             raise ServerBusy(
-                f"client {access.name} holds {own} names of readers, which is the limit; stop some readers"
+                f"client {access.name} has {len(own)} names of readers, which is the limit; stop some readers, or ask who "
+                "runs the server to drop those that are gone"
             )
         held = HeldReaderName(self.path, name, self.clock)
         try:
-            self._check_owner(held, access)
+            self._check_owner(readers, name, access)
         except BaseException:
             held.close()
             raise
@@ -124,16 +129,23 @@ class ServedStore:
             self._leases[lease] = _Lease(held, access.name, peer, self.clock.monotonic_ns() + LEASE_NS)
         return lease
 
-    def _check_owner(self, held: HeldReaderName, access: Access) -> None:
+    def _check_owner(self, readers: NamedReaders, name: str, access: Access) -> None:
         """Raises AccessDenied where the position of the name may not be replaced by this client."""
         try:
-            known = held.readers.load(held.name)
-        except (FileNotFoundError, ReaderError):
-            return  # there is none; one that can't be read is replaced
+            known = readers.load(name)
+        except FileNotFoundError:
+            return
+        except ReaderError:
+            if access.covers_all:
+                return  # it is replaced
+            raise AccessDenied(
+                f"reader {name} has a position that can't be read, so nobody knows whose it is; choose a name of your own, "
+                "or ask who runs the server to drop that reader"
+            ) from None
         may_read = all(map(access.covers, known.offsets)) and (known.pattern is None or self._is_own(known, access))
         if known.store_id == self._store_id() and not (may_read and self._is_own(known, access, of_nobody=True)):
             raise AccessDenied(
-                f"reader {held.name} is not for the token {access.name}: it has a position of another client, or of other "
+                f"reader {name} is not for the token {access.name}: it has a position of another client, or of other "
                 "topics; choose a name of your own, or ask who runs the server to drop that reader"
             )
 
@@ -228,6 +240,17 @@ class ServedStore:
         for index, _ in self._indexes.values():
             index.close()
         self._indexes.clear()
+
+
+def _made_by(access: Access, readers: NamedReaders) -> set[str]:
+    """The names of the readers that clients with this token have made. Without tokens, of none."""
+    made = set()
+    for name in () if access is EVERYTHING else readers.names():
+        with contextlib.suppress(FileNotFoundError, ReaderError):
+            client = readers.load(name).client
+            if client is not None and client.name == access.name:
+                made.add(name)
+    return made
 
 
 def find_store(stores: Mapping[str, ServedStore], name: str) -> ServedStore:

@@ -153,7 +153,7 @@ def test_a_client_holds_some_names_and_not_all(
     greedy, other = Access("greedy"), Access("other")
     with closing(served):
         leases = [served.hold_name(name, greedy, "127.0.0.1:1") for name in ("a", "b")]
-        with pytest.raises(ServerBusy, match="client greedy holds 2 names of readers, which is the limit"):
+        with pytest.raises(ServerBusy, match="client greedy has 2 names of readers, which is the limit"):
             served.hold_name("c", greedy, "127.0.0.1:1")
         served.hold_name("c", other, "127.0.0.1:2")
         served.move_name(requests.MoveName("store", leases[0], release=True), greedy, "127.0.0.1:1")

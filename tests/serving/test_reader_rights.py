@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
-from commitlog.errors import AccessDenied, CommitLogError, ReaderError, ReaderInUse
+from commitlog.errors import AccessDenied, CommitLogError, NoSchema, ReaderError, ReaderInUse, ServerBusy
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.remote import requests
+from commitlog.remote.server_errors import from_bytes
+from commitlog.schemas.topic_schemas import TopicSchemas
+from commitlog.serving import served_store
 from commitlog.serving.access import EVERYTHING, Access, add_token
 from commitlog.serving.flight_server import _ACTIONS
 from commitlog.serving.served_store import ServedStore
@@ -135,6 +140,44 @@ def test_a_pattern_that_no_reader_can_have(store: HandMadeStore, served: ServedS
     assert position(store) == {"orders": {0: 5}}
 
 
+@pytest.mark.parametrize("content", [b"{", b""])
+def test_a_position_that_cannot_be_read_is_not_replaced_by_any_token(
+    store: HandMadeStore, served: ServedStore, content: bytes
+) -> None:
+    """Nobody knows whose it is, and all is kept for it. Who may use every topic replaces it."""
+    makes(served, OTHER, {"other": {0: 7}})
+    file = store.directory.readers_directory / "etl.json"
+    file.write_bytes(content)
+    for access in (ORDERS, OTHER):
+        with pytest.raises(AccessDenied, match="reader etl has a position that can't be read"):
+            served.hold_name("etl", access, PEER)
+    assert file.read_bytes() == content
+    makes(served, Access("operator"), {"other": {0: 8}})
+    assert position(store) == {"other": {0: 8}}
+
+
+def test_a_token_that_a_name_is_not_for_keeps_nobody_from_it(store: HandMadeStore, served: ServedStore) -> None:
+    """It is refused before it holds the name, and so at once where somebody else holds it."""
+    makes(served, OTHER, {"other": {0: 7}})
+    with closing(NamedReaders(store.directory).hold("etl")), pytest.raises(AccessDenied):
+        served.hold_name("etl", ORDERS, PEER)
+
+
+def test_a_token_makes_so_many_readers_and_no_more(
+    store: HandMadeStore, served: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it holds only one name at a time: each is a file, and retention waits for it."""
+    monkeypatch.setattr(served_store, "NAMES_PER_CLIENT_MAX", 3)
+    for number in range(3):
+        makes(served, ORDERS, {"orders": {0: 1}}, f"etl-{number}")
+    with pytest.raises(ServerBusy, match="client billing has 3 names of readers"):
+        served.hold_name("etl-3", ORDERS, PEER)
+    makes(served, ORDERS, {"orders": {0: 2}}, "etl-1")
+    makes(served, OTHER, {"other": {0: 1}}, "etl-3")
+    NamedReaders(store.directory).remove("etl-0")
+    makes(served, ORDERS, {"orders": {0: 1}}, "etl-4")
+
+
 # ---- every action by every token ----------------------------------------------------------------
 
 TOKENS = {
@@ -210,9 +253,34 @@ def test_a_reader_that_reads_more_is_shown_without_it(store: HandMadeStore, tmp_
     secret = add_token(tokens, Access("orders", ("orders",)))
     wide = NamedReader("wide", store.directory.load().id, {"orders": {0: 1}}, 1, kind=PYTHON, all_topics=True)
     NamedReaders(store.directory).save(wide)
+    NamedReaders(store.directory).save(replace(wide, name="of-others", offsets={}, all_topics=False, pattern="oth.*"))
     (store.directory.readers_directory / "broken.json").write_text("{")
     with server_of([store.path], tokens=tokens) as server:
         (shown,) = ask(address_of(server, token=secret), "stat", requests.Stat("store"))["readers"]
     assert shown["name"] == "wide"
     assert set(shown["lag"]) == {"orders"}
     assert shown["behind"] == sum(shown["lag"]["orders"].values())
+
+
+def test_no_error_names_a_typed_topic_that_the_token_is_not_for(store: HandMadeStore, tmp_path: Path) -> None:
+    """Neither that of rows for a topic without a schema, nor that of a damaged schema."""
+    tokens = tmp_path / "tokens.json"
+    access = Access("shop", ("orders", "bills"), write=True)
+    secret = add_token(tokens, access)
+    columns = pa.schema({"id": pa.int64()})
+    for topic in ("bills", "other"):
+        TopicSchemas(store.directory).declare(topic, columns, evolve=False)
+    with server_of([store.path], tokens=tokens, writable=True) as server:
+        address = address_of(server, token=secret)
+        with flight.connect(f"grpc://127.0.0.1:{server.ports[0]}") as client:
+            options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {secret}".encode())])
+            command = orjson.dumps(requests.Append("store", "orders", rows=True))
+            writer, _ = client.do_put(flight.FlightDescriptor.for_command(command), columns, options)
+            with pytest.raises(flight.FlightError) as refused:
+                writer.close()
+        (store.directory.topics_directory / "other" / "1.json").write_bytes(b"{")
+        listed = ask(address, "topics", requests.Topics("store"))
+    assert [one["topic"] for one in listed] == ["bills", "orders"]
+    error = from_bytes(refused.value.extra_info)
+    assert isinstance(error, NoSchema)
+    assert str(error).endswith("Topics that have one: bills")
