@@ -3,10 +3,9 @@
 This is RocketMQ's AllocateMappedFileService. RocketMQ's CleanCommitLogService
 (allocating/retention.py) runs here too.
 
-A segment is made in the lane's `tmp/`, allocated in full, synced, and renamed into `commitlog/`.
-Then that directory is synced, and only then the segment is announced (`allocated`). So a full disk
-is an error here and never in the middle of a commit, and nobody sees a half-made file. A segment
-that a producer waits for comes first, then the next segments of the other lanes.
+A segment is announced (`allocated`) when it is there, whole and durable (disk/new_segment.py). So a
+full disk is an error here, and never in the middle of a commit. A segment that a producer waits for
+comes first, then the next segments of the other lanes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased, lane_locked
-from commitlog.disk.store_directory import segment_name
+from commitlog.disk.new_segment import NewSegment
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import Header, Lane
 from commitlog.shm.write_buffers import remove_buffers
@@ -171,21 +170,8 @@ class Allocator(BaseStage):
                 if self.channel.size(fd) == size:
                     self.channel.sync_directory(lane_directory.commitlog)
                     return
-        temporary = lane_directory.tmp / segment_name(start)
-        with contextlib.suppress(FileNotFoundError):
-            self.channel.unlink(temporary)
-        fd = self.channel.open(temporary, write=True, create=True)
-        try:
-            self.channel.allocate(fd, size)
-            self.channel.fdatasync(fd)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.channel.unlink(temporary)  # ext4 keeps what it got, and so the disk would stay full
-            raise
-        finally:
-            self.channel.close(fd)
-        self.channel.rename(temporary, target)
-        self.channel.sync_directory(lane_directory.commitlog)
+        with NewSegment(lane_directory, start, size, self.channel) as segment:
+            segment.publish()
 
     # ---- house-keeping --------------------------------------------------------------------------
 

@@ -27,9 +27,10 @@ from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.queue_ends import keep_queue_ends
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import queue_directories, unlink_below
-from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.mapped_file_queue import MappedFileQueue, unlink_segments_below
+from commitlog.disk.new_segment import NewSegment
 from commitlog.disk.quarantine import COPY_BYTES, Quarantine
-from commitlog.disk.store_directory import StoreDirectory, StoreFacts, segment_name
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.disk.topic_ends import load_ends
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
@@ -180,14 +181,9 @@ class LaneBackup:
             self.channel.fdatasync(fd)
 
     def _copy_whole(self, source: int, start: int) -> None:
-        """Copies a segment under another name first: a file of the log has all that it should."""
-        partial = self.lane.tmp / segment_name(start)
-        with self.channel.opened(partial, write=True, create=True) as fd:
-            self.channel.truncate(fd, 0)
-            self.channel.truncate(fd, self.size)
-            self._copy_bytes(source, fd, start, 0, is_new=True)
-            self.channel.fdatasync(fd)
-        self.channel.rename(partial, self.lane.segment_path(start))
+        with NewSegment(self.lane, start, self.size, self.channel, sparse=True) as segment:
+            self._copy_bytes(source, segment.fd, start, 0, is_new=True)
+            segment.publish()
         self._check_from = min(self._check_from, start)
 
     def _copy_bytes(self, source: int, target: int, start: int, begin: int, *, is_new: bool) -> None:
@@ -348,13 +344,7 @@ class LaneBackup:
             unlink_below(queue, self.source.first, self.channel)
 
     def _remove_old_segments(self) -> None:
-        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
-        old = [start for start in segments.starts if start + self.size <= self.source.first]
-        for start in old:
-            self.channel.unlink(segments.segment_path(start))
-        if old:
-            self.channel.sync_directory(self.lane.commitlog)
-        self.removed_segments += len(old)
+        self.removed_segments += unlink_segments_below(self.lane, self.source.first, self.size, self.channel)
 
 
 _OLDER_STORE = (

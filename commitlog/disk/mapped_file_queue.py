@@ -15,7 +15,7 @@ import numpy as np
 
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file import map_segment
-from commitlog.disk.store_directory import is_segment_name
+from commitlog.disk.store_directory import LaneDirectory, is_segment_name
 from commitlog.shm.layout import segment_start
 
 _BLOCK_BYTES = 1 << 20
@@ -142,6 +142,17 @@ class MappedFileQueue:
             return position
         block = view[last : last + _BLOCK_BYTES]
         return last + len(block) - int(np.argmax(block[::-1] != 0))
+
+
+def unlink_segments_below(lane: LaneDirectory, first: int, size: int, channel: FileChannel) -> int:
+    """Removes the files of a lane that end at or below log offset `first`. Returns their number."""
+    segments = MappedFileQueue(lane.commitlog, size, channel)
+    old = [start for start in segments.starts if start + size <= first]
+    for start in old:
+        channel.unlink(segments.segment_path(start))
+    if old:
+        channel.sync_directory(lane.commitlog)
+    return len(old)
 
 
 def guess_segment_bytes(directory: Path, channel: FileChannel = DISK) -> int:

@@ -18,8 +18,9 @@ from types import MappingProxyType
 
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.new_segment import NewSegment
 from commitlog.disk.quarantine import Quarantine, corruption_notes, is_noted, read_corruption_note
-from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, segment_name
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, DamagedFile, RecoveryError, ReplicaRefused, ReplicationRefused
 from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.lost_files import gaps_of_files
@@ -216,7 +217,7 @@ class Mending:
         self._chains = {chain.lane: chain for chain in chains if chain.wanted}
         self._at = (-1, -1)
         """The lane, and the log offset, of the next bytes."""
-        self._fd = -1
+        self._segment: NewSegment | None = None
         self.is_over, self.mended = False, 0
 
     @property
@@ -266,22 +267,19 @@ class Mending:
         lane, start = self._directory.lane_directory(frame.lane), frame.offset - frame.offset % size
         if frame.offset + len(frame.body) > start + size:
             raise ReplicationRefused(f"lane {frame.lane}: data at offset {frame.offset:,} goes over its segment's end")
-        partial = lane.tmp / segment_name(start)
         if frame.offset == start:
             self.close()
             for path in (lane.tmp, lane.commitlog):
                 self._channel.create_directory(path, below=self._directory.path)
-            self._fd = self._channel.open(partial, write=True, create=True)
-            self._channel.truncate(self._fd, 0)
-            self._channel.allocate(self._fd, size)
-        self._channel.pwrite(self._fd, frame.body, frame.offset - start)
+            self._segment = NewSegment(lane, start, size, self._channel)
+        assert self._segment is not None
+        self._channel.pwrite(self._segment.fd, frame.body, frame.offset - start)
         self._at = frame.lane, frame.offset + len(frame.body)
         if self._at[1] == start + size:
-            self._channel.fdatasync(self._fd)
-            self.close()
+            self._segment.sync()
             self._check(lane, start)
-            self._channel.rename(partial, lane.segment_path(start))
-            self._channel.sync_directory(lane.commitlog)
+            self._segment.publish()
+            self.close()
             self._forget_sum(lane, start)
             if chain is not None and start in chain.noted:
                 self._index_from(chain, start)
@@ -321,6 +319,6 @@ class Mending:
 
     def close(self) -> None:
         """Closes what it has open."""
-        fd, self._fd, self._at = self._fd, -1, (-1, -1)
-        if fd >= 0:
-            self._channel.close(fd)
+        segment, self._segment, self._at = self._segment, None, (-1, -1)
+        if segment is not None:
+            segment.close()

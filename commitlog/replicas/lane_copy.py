@@ -21,9 +21,10 @@ import threading
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import queue_directories, unlink_below
 from commitlog.disk.mapped_file import MappedFile
-from commitlog.disk.mapped_file_queue import MappedFileQueue
+from commitlog.disk.mapped_file_queue import unlink_segments_below
+from commitlog.disk.new_segment import NewSegment
 from commitlog.disk.quarantine import corruption_notes, read_corruption_note
-from commitlog.disk.store_directory import StoreDirectory, StoreFacts, segment_name
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, DamagedFile, ReplicaRefused, ReplicationRefused
 from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
@@ -239,14 +240,8 @@ class LaneCopy:
         self._fd, self._start = self.channel.open(path, write=True), start
 
     def _make_segment(self, start: int) -> None:
-        """Makes a segment file of its full size, before it has its name."""
-        partial = self.lane.tmp / segment_name(start)
-        with self.channel.opened(partial, write=True, create=True) as fd:
-            self.channel.truncate(fd, 0)
-            self.channel.allocate(fd, self.size)
-            self.channel.fdatasync(fd)
-        self.channel.rename(partial, self.lane.segment_path(start))
-        self.channel.sync_directory(self.lane.commitlog)
+        with NewSegment(self.lane, start, self.size, self.channel) as segment:
+            segment.publish()
 
     def _close_segment(self) -> None:
         if self._fd >= 0:
@@ -351,11 +346,6 @@ class LaneCopy:
 
     def _unlink_below(self, first: int) -> None:
         """Removes what is before `first`. The positions on the disk must say so already."""
-        segments = MappedFileQueue(self.lane.commitlog, self.size, self.channel)
-        old = [start for start in segments.starts if start + self.size <= first]
-        for start in old:
-            self.channel.unlink(segments.segment_path(start))
-        if old:
-            self.channel.sync_directory(self.lane.commitlog)
+        unlink_segments_below(self.lane, first, self.size, self.channel)
         for queue in queue_directories(self.lane.consumequeue, self.channel):
             unlink_below(queue, first, self.channel)
