@@ -20,6 +20,7 @@ from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.queue_order import Fault, QueueOrder
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import LATEST, QueueStarts, resolve
+from commitlog.reading.time_search import find_by_time
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.record import decode
 from commitlog.record.record_layout import HOSTS_V6, Buffer, SysFlag
@@ -74,7 +75,7 @@ class LaneCursor:
                 continue
             where = f"{topic}, lane {index.lane}"
             offset = resolve(
-                starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=where
+                starts.of(topic, index.lane), known.first, known.end, partial(find_by_time, index, topic), where=where
             )
             mark = index.trims.get(topic)
             self._from[topic] = max(offset, mark.before) if mark else offset
@@ -366,7 +367,7 @@ class QueueCursor:
         self._skipped = SkippedDamage(self._name)
         self._lost = 0
         self._next = resolve(
-            starts.of(topic, index.lane), known.first, known.end, partial(index.find_by_time, topic), where=self._name
+            starts.of(topic, index.lane), known.first, known.end, partial(find_by_time, index, topic), where=self._name
         )
         self._stop = known.end
         first, last = (self._entries(offset, 1) for offset in (min(self._next, known.end - 1), known.end - 1))

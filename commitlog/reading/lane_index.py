@@ -28,7 +28,6 @@ moved.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -126,7 +125,7 @@ class LaneIndex:
             try:
                 self._follow(limits)
                 return True
-            except _RetentionWasQuicker:
+            except RetentionWasQuicker:
                 limits = self.view.limits(self.lane)
             except _DoubtfulQueue as doubt:
                 before, limits = limits, self.view.limits(self.lane)
@@ -197,7 +196,7 @@ class LaneIndex:
                 self._walked_to = limits.first
         self.first = max(self.first, limits.first)
         self.open_hole = None
-        for piece in self._walk(self._walked_to, limit):
+        for piece in self.pieces(self._walked_to, limit):
             if isinstance(piece, Step):
                 self._note(piece)
             elif piece.is_open:  # it may be closed by what comes next
@@ -230,7 +229,11 @@ class LaneIndex:
             return limits.dispatched
         return segment_start(max(limits.dispatched - 1, 0), self.view.segment_bytes)
 
-    def _walk(self, start: int, limit: int) -> Iterator[Step | Hole]:
+    def pieces(self, start: int, limit: int) -> Iterator[Step | Hole]:
+        """Gives the lane's records in [start, limit), and the holes between them.
+
+        Their bytes lie in segments that the index has mapped. Raises RetentionWasQuicker.
+        """
         return self.walk(self._open, start, limit)
 
     def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
@@ -248,7 +251,7 @@ class LaneIndex:
             return self._segments.open(start)
         except FileNotFoundError as error:
             if self.view.limits(self.lane).first > start:
-                raise _RetentionWasQuicker from error
+                raise RetentionWasQuicker from error
             path = self.lane_directory.segment_path(start)
             raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
 
@@ -310,7 +313,7 @@ class LaneIndex:
         with self.queue(topic) as queue:
             try:
                 if self.view.one_log:
-                    return rocketmq_bounds(queue, limits, partial(self._record_of, topic, queue))
+                    return rocketmq_bounds(queue, limits, partial(self.record_of, topic, queue))
                 first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
                 for offset in {first, end - 1} if first < end else ():
                     self._check_entry(topic, queue, offset)
@@ -320,7 +323,7 @@ class LaneIndex:
 
     def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
         try:
-            self._record_of(topic, queue, offset)
+            self.record_of(topic, queue, offset)
         except (DamagedFile, CorruptRecord):
             entry = queue.entries(offset, 1)
             if not len(entry):
@@ -334,7 +337,7 @@ class LaneIndex:
         """Whether an entry points into a hole of the log. Then the entry itself may be right."""
         if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
             return False
-        for piece in self._walk(segment_start(where, self.view.segment_bytes), self.limit_now()):
+        for piece in self.pieces(segment_start(where, self.view.segment_bytes), self.limit_now()):
             if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
                 return True
             if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
@@ -352,9 +355,9 @@ class LaneIndex:
         Raises CorruptRecord for an entry that names another record, DamagedFile.
         """
         with self.queue(topic) as queue:
-            return self._record_of(topic, queue, offset)
+            return self.record_of(topic, queue, offset)
 
-    def _record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
+    def record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
         entry = queue.entries(offset, 1)
         if not len(entry) or not entry["size"][0]:
             raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
@@ -405,66 +408,10 @@ class LaneIndex:
                 known.waypoints.append((first, where))
         self._walked_to = step.next_where
 
-    def find_by_time(self, topic: str, timestamp_ms: int) -> int | None:
-        """The queue offset of the first message stored at or after a time (ms), or None."""
-        known = self.queues.get(topic)
-        if known is None or known.first >= known.end:
-            return None
-        indexed = min(known.indexed, known.end)
-        with self.queue(topic) as queue:
-            try:
-                found = queue.find_by_timestamp(
-                    timestamp_ms,
-                    known.first,
-                    indexed,
-                    lambda offset: self._record_of(topic, queue, offset).store_timestamp,
-                )
-            except (DamagedFile, CorruptRecord):
-                if self.view.one_log:
-                    return self._find_one_by_one(topic, queue, known, timestamp_ms)
-                return self._find_by_walking(topic, known.first, self.first, timestamp_ms)
-        if found < indexed:
-            return found
-        return self._find_by_walking(topic, max(indexed, known.first), known.walk_from(indexed), timestamp_ms)
-
-    def _find_one_by_one(self, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int) -> int | None:
-        """Finds the same by a look at each record, because damage prevents a bisection."""
-        for offset in range(known.first, known.end):
-            with contextlib.suppress(CorruptRecord, DamagedFile):
-                if self._record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
-                    return offset
-        return None
-
-    def _find_by_walking(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
-        while start >= 0:
-            with contextlib.suppress(_RetentionWasQuicker):
-                return self._first_behind(topic, begin, start, timestamp_ms)
-            start = self.view.limits(self.lane).first
-        return None
-
-    def _first_behind(self, topic: str, begin: int, start: int, timestamp_ms: int) -> int | None:
-        """Finds the same from queue offset `begin` on, by a walk from log offset `start`.
-
-        If records are missing just before the found one, it returns the first missing offset. A
-        reader that begins there gets the error.
-        """
-        for step in self._walk(start, self.limit):
-            if isinstance(step, Hole) or topic not in step.table.topics:
-                continue
-            table = step.table
-            wanted = (table.topic_index == table.topics.index(topic)) & table.in_queue
-            rows = np.flatnonzero(wanted & (table.queue_offsets >= begin))
-            late = np.flatnonzero(table.store_timestamps[rows] >= timestamp_ms)
-            before = rows[: late[0]] if len(late) else rows
-            begin = int(table.queue_offsets[before[-1]]) + 1 if len(before) else begin
-            if len(late):
-                return begin
-        return None
-
 
 class _DoubtfulQueue(Exception):
     """Something in a consume queue can't be right; the text says what."""
 
 
-class _RetentionWasQuicker(Exception):
+class RetentionWasQuicker(Exception):
     """A segment was deleted since the lane's limits were read."""

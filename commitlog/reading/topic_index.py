@@ -13,6 +13,7 @@ from commitlog.errors import DamagedFile, ReadingWarning
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.time_search import find_by_time
 from commitlog.reading.view import LogView
 
 STOPPED_REREAD_NS = 100_000_000
@@ -98,4 +99,4 @@ class TopicIndex:
 
     def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:
         """The queue offset of the first message stored at or after a time (ms), or None."""
-        return self.lanes[lane].find_by_time(topic, timestamp_ms)
+        return find_by_time(self.lanes[lane], topic, timestamp_ms)
