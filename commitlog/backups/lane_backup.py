@@ -216,7 +216,7 @@ class LaneBackup:
             repair, begin = QueueRepair(files), max(self._check_from, self.source.first)
             if not self._queues_are_sound(files, log):
                 begin = self.source.first
-                repair.begin_rebuild(begin)
+                repair.begin_rebuild(begin, self.source.end)
             order = LogOrder(lambda topic: self._next_offset(files, topic, begin))
             self._walk(log, begin, repair, order)
             self.findings += [f"lane {self.source.number}: {finding}" for finding in repair.reach(self._known_ends())]

@@ -10,7 +10,7 @@ name their records. Queues that fail a check are built anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
@@ -109,16 +109,17 @@ class AdoptedQueues:
         repair = QueueRepair(files)
         quarantine = Quarantine(self.lane_directory, self.segment_bytes, self.channel)
         try:
-            repair.begin_rebuild(self.first)
+            repair.begin_rebuild(self.first, self.synced)
             segments = MappedFileQueue(self.lane_directory.commitlog, self.segment_bytes, self.channel)
             log = LogScan(segments, self.lane_directory.number)
             for piece in log.pieces(self.first) if self.first < self.synced else ():
                 if isinstance(piece, Gap):
                     if piece.start >= self.synced:
                         break
-                    repair.gaps.append(piece)
-                    reason = piece.reason or "the segment file is missing"
-                    report(quarantine.note_corruption(piece.file, piece.start, min(piece.end, self.synced), reason))
+                    gap = replace(piece, end=min(piece.end, self.synced))
+                    repair.gaps.append(gap)
+                    reason = gap.reason or "the segment file is missing"
+                    report(quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
                 else:
                     repair.place(piece)
                 if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= self.synced:

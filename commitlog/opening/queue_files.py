@@ -28,6 +28,8 @@ from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segme
 from commitlog.errors import DamagedFile
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 
+LOG_END = 1 << 48
+"""No log reaches so far: an entry that names such an offset is damaged."""
 _READ_BYTES = 64 << 20
 """How many bytes at the end of each queue are read. Earlier starts have read older entries."""
 _PART_ENTRIES_LEAST, _PART_ENTRIES_MOST = 1 << 10, 1 << 16
@@ -152,6 +154,20 @@ class QueueFiles:
                 named += [int(offsets.min()), int(offsets.max())] if len(offsets) else [0]
         low, high = min(named, default=-1), max(named, default=-1)
         return QueueState(starts[0] // ENTRY_BYTES, sound, junk, low, high, torn)
+
+    def told_end(self, directory: Path, below: int) -> int:
+        """The offset behind a queue's last plausible entry that names a place below a log offset.
+
+        There may be damaged entries before it. Raises DamagedFile.
+        """
+        starts, end = [start for start, size in self.files(directory) if size], 0
+        with self.opened(directory) as queue:
+            for first, entries in self._parts(queue, starts[-max(_READ_BYTES // self.file_bytes, 2) :]):
+                where, size = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+                plausible = (size >= RECORD_BYTES_MIN) & (where >= 0) & (where < below)
+                if plausible.any():
+                    end = first + len(entries) - int(plausible[::-1].argmax())
+        return end
 
     def _parts(self, queue: ConsumeQueue, starts: list[int]) -> Iterator[tuple[int, Entries]]:
         """Gives the entries of these files, some at a time, with the queue offset of the first.

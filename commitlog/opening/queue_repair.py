@@ -4,6 +4,10 @@ Damaged queues are built anew. While they are built, the file `rebuild.json` is 
 quarantine: if this start is killed, the next one builds them again. A queue offset whose record is
 lost gets an entry that names the damaged range. So queues have no holes, their ends are found by
 bisection, and no offset is used twice.
+
+Entries that are emptied or written over may be the only trace of lost messages. So `rebuild.json`
+says where each queue ended before. Where the log is damaged too, no queue ends earlier than that,
+as far as the damage had room.
 """
 
 from __future__ import annotations
@@ -16,18 +20,20 @@ from pathlib import Path
 
 import numpy as np
 
+from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue, first_where, is_light
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.quarantine import rebuild_mark, set_aside_name
 from commitlog.disk.queue_entries import by_topic, runs
 from commitlog.disk.store_directory import LaneDirectory, is_segment_name, segment_name
 from commitlog.errors import DamagedFile
-from commitlog.opening.queue_files import QueueFiles, QueueState, place_of
+from commitlog.opening.queue_files import LOG_END, QueueFiles, QueueState, place_of
 from commitlog.reading.log_scan import Gap
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.record.table import RecordTable
 
 _BLOCK_ENTRIES = 1 << 16
+_MARK_BYTES_MAX = 256 << 20
 _OFFSET_END = 1 << 56
 _START_END = 1 << 62
 """No file of a queue begins here or later."""
@@ -61,11 +67,15 @@ class QueueRepair:
         """The log offset from which all queues are built; None if they are not built anew."""
         self._ends: dict[str, int] = {}
         self._placed: dict[str, int] = {}
+        self._told: Mapping[str, int] = {}
+        """Topic → where its queue ended before it was built anew."""
 
-    def begin_rebuild(self, first: int) -> None:
-        """Marks durably that all queues are built from log offset `first` on.
+    def begin_rebuild(self, first: int, end: int = LOG_END) -> None:
+        """Begins to build all queues from log offset `first` on.
 
-        Then it gives files their size, and empties entries that are not plausible.
+        It marks the rebuild durably, and gives files their size. It notes the ends of the queues as
+        they are, by the entries that name places below log offset `end`. Then it empties entries
+        that are not plausible.
         """
         self._built_from = first
         mark = rebuild_mark(self._lane_directory)
@@ -75,11 +85,31 @@ class QueueRepair:
         self._files.close()
         self._ends.clear()
         self._set_strangers_aside()
-        for directory in self._files.directories():
+        directories = list(self._files.directories())
+        for directory in directories:
             self._fit_files(directory)
+        self._told = self._noted_ends() or self._note_ends(directories, end)
+        for directory in directories:
             state = self._files.state(directory)
             if state.junk or state.torn:
                 self._zero_from(directory, state.sound)
+
+    def _noted_ends(self) -> Mapping[str, int]:
+        """The ends of the queues when a start that was killed began to build them."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            values = from_checked_json(self._channel.read_file(rebuild_mark(self._lane_directory), _MARK_BYTES_MAX), ())
+            return {str(topic): int(end) for topic, end in values["ends"].items()}
+        return {}
+
+    def _note_ends(self, directories: Iterable[Path], end: int) -> Mapping[str, int]:
+        """Notes the ends of the queues as they are, durably, and returns them."""
+        ends = {}
+        for directory in directories:
+            topic = directory.parent.name
+            if directory == self._lane_directory.queue_path(topic) and topic.isprintable() and not is_light(topic):
+                ends[topic] = self._files.told_end(directory, end)
+        self._channel.replace_file(rebuild_mark(self._lane_directory), to_checked_json({"ends": ends}))
+        return ends
 
     def _set_strangers_aside(self) -> None:
         """Moves things that are named like a queue and are not directories into the quarantine.
@@ -212,27 +242,51 @@ class QueueRepair:
     def reach(self, ends: Mapping[str, int]) -> list[str]:
         """Places entries for lost messages of topics that ended later than the log shows.
 
-        The entries name the damage that had their records. `ends` are next queue offsets. If no
-        message of a topic is left, retention may have deleted them; the topic's offsets go on all
-        the same. Returns a line for each topic that has lost messages.
+        The entries name the damage that had their records. `ends` are next queue offsets; where the
+        log is damaged, the ends count as well that the queues had before. If no message of a topic
+        is left, retention may have deleted them; the topic's offsets go on all the same. Returns a
+        line for each topic that has lost messages.
         """
         found = []
-        for topic, end in ends.items():
-            placed, queue = self._placed.get(topic, 0), self._files.queue(topic)
-            if placed >= end or self._built_from is None:
+        told = self._told if self.gaps else {}
+        for topic in {**ends, **told} if self._built_from is not None else ():
+            end = max(ends.get(topic, 0), told.get(topic, 0))
+            placed = self._placed.get(topic, 0)
+            if placed >= end:
                 continue
-            known = placed or self._fit_before(queue, end)
-            if placed:
-                sound = min(self._files.state(queue.directory).sound, end)
-                known = self._first_foreign(queue.directory, placed, sound, self._built_from)
-            if known < end and (gap := self._gap_behind(queue, known, end - known)):
-                _fill_lost(queue, known, end, gap)
-            if placed and known < end:
+            queue = self._files.queue(topic)
+            if placed or topic not in ends:
+                known = self._end_of_known(queue.directory, placed, end)
+            else:
+                known = self._fit_before(queue, end)
+            lost_end = self._lose(queue, known, end)
+            if placed and known < ends.get(topic, 0):
                 found.append(
                     f"consume queue: {queue.directory}: the topic ended at offset {end:,}, and the log tells of messages up "
                     f"to {known:,}"
                 )
+            elif known < lost_end:
+                found.append(f"consume queue: {queue.directory}: entries from {known} on named no records of its own")
         return found
+
+    def _end_of_known(self, directory: Path, placed: int, end: int) -> int:
+        """Where the entries behind `placed` end that name deleted records or damage."""
+        state = self._files.state(directory)
+        begin = max(placed, state.first)
+        return self._first_foreign(directory, begin, min(state.sound, end), self._built_from or 0)
+
+    def _lose(self, queue: ConsumeQueue, begin: int, end: int) -> int:
+        """Makes the entries [begin, end) name damage, as many as the damage may have held.
+
+        It is the damage behind the record of the entry before `begin`. Returns where the changed
+        entries end.
+        """
+        where = place_of(queue, begin - 1) if begin else -1
+        behind = [gap for gap in self.gaps if gap.end > where]
+        end = min(end, begin + _room(behind))
+        if begin < end:
+            _fill_lost(queue, begin, end, behind[-1])
+        return max(begin, end)
 
     def cut(self, end: int) -> list[str]:
         """Empties the places whose records are at or behind the log's end.
@@ -254,10 +308,19 @@ class QueueRepair:
             keep = max(self._first_behind(directory, state, end), placed)
             is_behind = keep < state.sound or state.junk_high >= end
             if is_behind or state.torn:
-                self._zero_from(directory, keep)
+                is_trace = is_own and self._built_from is None and not is_light(topic)
+                self._zero_from(directory, self._keep_trace(directory, keep) if is_trace else keep)
             if is_behind:
                 found.append(f"consume queue: {directory}: entries from {keep} on named records past the log's end")
         return found
+
+    def _keep_trace(self, directory: Path, keep: int) -> int:
+        """Has the entries from `keep` on name damage: see `_lose`. In a rebuild `reach` does so."""
+        end = self._files.told_end(directory, LOG_END)
+        with self._files.opened(directory) as queue:
+            kept = self._lose(queue, keep, end)
+            queue.sync()
+        return kept
 
     def _first_behind(self, directory: Path, state: QueueState, end: int) -> int:
         """The first sound entry whose record is at or behind log offset `end`."""
@@ -282,26 +345,11 @@ class QueueRepair:
                 state, end = self._files.state(directory), self._placed.get(topic, 0)
                 keep = self._first_foreign(directory, max(end, state.first), state.sound, first)
                 if keep < state.sound or state.junk:
-                    lost_end = self._lose(directory, keep)
-                    self._zero_from(directory, lost_end)
+                    self._zero_from(directory, keep)
                     if end:  # no deleted record comes behind a record that is there
-                        self._unlink_files(directory, lambda start, lost_end=lost_end: start >= lost_end * ENTRY_BYTES)  # type: ignore[misc]
+                        self._unlink_files(directory, lambda start, keep=keep: start >= keep * ENTRY_BYTES)  # type: ignore[misc]
                     found.append(f"consume queue: {directory}: entries from {keep} on named no records of its own")
         return found
-
-    def _lose(self, directory: Path, begin: int) -> int:
-        """Makes the entries from `begin` on name damage, as many as the damage may have held.
-
-        The log has other records at the places that these entries name. Either the entries are
-        another queue's, or the log is another one, and the entries tell of messages that it lacks.
-        Returns where the changed entries end.
-        """
-        with self._files.opened(directory) as queue:
-            end = min(queue.end(), begin + _room(self.gaps))
-            if begin < end:
-                _fill_lost(queue, begin, end, self.gaps[-1])
-                queue.sync()
-        return max(begin, end)
 
     def _first_foreign(self, directory: Path, start: int, end: int, first: int) -> int:
         """The first of the entries [start, end) whose record was neither deleted nor damaged.
@@ -344,5 +392,10 @@ def _room(gaps: Iterable[Gap]) -> int:
 
 
 def _fill_lost(queue: ConsumeQueue, begin: int, end: int, gap: Gap) -> None:
-    """Places entries that name a damaged range for the queue offsets [begin, end)."""
-    queue.fill(begin, end, gap.start, min(gap.end - gap.start, PRE_FILL_SIZE - 1))
+    """Places entries that name a damaged range for the queue offsets [begin, end).
+
+    Where the entry before them names a place in the range, they name the rest of it: the places in
+    a queue never go back.
+    """
+    start = max(gap.start, place_of(queue, begin - 1) if begin else 0)
+    queue.fill(begin, end, start, min(max(gap.end - start, RECORD_BYTES_MIN), PRE_FILL_SIZE - 1))

@@ -368,7 +368,7 @@ class _Recovery:
             self._find(finding)
         self.queue_repair.begin_rebuild(first)
         walked = self._walk_from(log, replace(positions, dispatched_where=first), build=True)
-        for finding in self.queue_repair.reach(self.ends.topics) if self.ends.end <= walked.end else ():
+        for finding in self.queue_repair.reach(self.ends.topics if self.ends.end <= walked.end else {}):
             self._find(finding)
         return walked, walked.end
 

@@ -126,14 +126,15 @@ def test_a_queue_behind_a_link_is_believed(tmp_path: Path) -> None:
             pytest.fail(f"{kind}: {list(reader)}")
 
 
-def test_entries_whose_places_other_records_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20, 40])
+def test_entries_whose_places_other_records_have(count: int, tmp_path: Path) -> None:
     """Another log, with damage of its own, is in the place of the log: they count as lost.
 
-    A record ends by chance where the lane's own log ended.
+    A record ends by chance where the lane's own log ended. One of 40 entries lies in two sectors.
     """
     store, other = HandMadeStore(tmp_path / "store", SEGMENT), HandMadeStore(tmp_path / "other", SEGMENT)
     lane, longer = store.lane(0), other.lane(0)
-    for row in range(20):
+    for row in range(count):
         lane.append("c", b"%d" % row)
         longer.append("c" if row < 5 else "a", b"%d" % row)
     for row in range(COUNT):
@@ -145,6 +146,27 @@ def test_entries_whose_places_other_records_have(tmp_path: Path) -> None:
     shutil.copytree(other.directory.lane_directory(0).commitlog, log)
     (log / segment_name(2 * SEGMENT)).write_bytes(bytes(SEGMENT))
     with commitlog.Store.open(store.path, KEEPS) as running, running.producer() as producer:
-        assert producer.send("c", b"new").offset == 20
+        assert producer.send("c", b"new").offset == count
     with pytest.raises((CorruptRecord, DamagedFile)), commitlog.Reader(store.path, topic="c", start=5) as reader:
         list(reader)
+
+
+@pytest.mark.parametrize("at", [7, 207])
+def test_a_log_that_is_lost_with_entries_of_a_queue(at: int, tmp_path: Path) -> None:
+    """What is left of the queue tells how many messages there were: no offset is used twice."""
+    store = HandMadeStore(tmp_path / "store", SEGMENT)
+    lane = store.lane(0)
+    for row in range(30):
+        lane.append("c", b"%d" % row)
+    lane.dispatch()
+    lane.publish(is_drained=False)
+    directory = store.directory.lane_directory(0)
+    shutil.rmtree(directory.commitlog)
+    directory.abort_file.touch()
+    with (directory.queue_path("c") / f"{0:020d}").open("r+b") as queue:
+        queue.seek(at)
+        queue.write(random.Random(1).randbytes(20))
+    with commitlog.Store.open(store.path, KEEPS) as running, running.producer() as producer:
+        assert producer.send("c", b"new").offset == 30
+    with pytest.raises((CorruptRecord, DamagedFile)), commitlog.Reader(store.path, topic="c", start=25) as strict:
+        list(strict)
