@@ -145,6 +145,7 @@ class Source:
         The next read maps again what it needs.
         """
         self._segments.clear()
+        self._index.unmap()
         pa.default_memory_pool().release_unused()
 
     def behind(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> tuple[int, int, int | None]:

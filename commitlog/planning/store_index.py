@@ -162,6 +162,11 @@ class LocalIndex:
         self._warn_of_damage()
         return has_moved
 
+    def unmap(self) -> None:
+        """Unmaps the segments that were looked at: they count as memory of this process."""
+        for index in self.index.lanes.values():
+            index.unmap()
+
     @property
     def warning(self) -> str:
         """The text of a ReadingWarning about the store at the last look; "" if all is well."""

@@ -139,6 +139,7 @@ class LaneCursor:
         """
         self.damage = None
         limit = self._index.limit
+        self._segments.forget_below(self._index.first)
         if self.where >= limit == self._checked:
             return
         self._begin()

@@ -178,6 +178,7 @@ class LaneIndex:
 
     def _follow(self, limits: LaneLimits) -> None:
         limit = self._limit_of(limits)
+        self._segments.forget_below(limits.first)
         if self._trusts_queues and (
             self._walked_to < max(limits.first, 0)
             or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
@@ -241,6 +242,10 @@ class LaneIndex:
         ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
         size, holes = self.view.segment_bytes, self.holes
         return walk_past(open_segment, self.lane, size, start, limit, holes, ends_whole=ends_whole)
+
+    def unmap(self) -> None:
+        """Unmaps all segments. The next look maps again what it needs."""
+        self._segments.forget_below(1 << 63)
 
     def limit_now(self) -> int:
         """How far the lane may be read now (offset of its log)."""

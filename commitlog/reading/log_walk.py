@@ -79,3 +79,11 @@ class RecentSegments:
         else:
             self._mapped.move_to_end(start)
         return mapped
+
+    def forget_below(self, where: int) -> None:
+        """Unmaps the segments that end at or below a log offset.
+
+        A mapping keeps the disk space of a file that retention has deleted.
+        """
+        for start in [start for start in self._mapped if start + self.segment_bytes <= where]:
+            del self._mapped[start]

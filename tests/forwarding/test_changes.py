@@ -231,14 +231,14 @@ def test_a_kafka_that_does_not_answer_is_said_to(
 
 def test_a_forwarder_that_has_done_its_work_gives_the_memory_back(tmp_path: Path, kafka: Broker) -> None:
     """Segments that it has mapped count as its memory: only ends of queues stay mapped."""
-    path, name, values = tmp_path / "store", kafka.new_name(), [bytes(900_000)] * 10
+    path, name, values = tmp_path / "store", kafka.new_name(), [bytes(900_000)] * 30
     kafka.create(name, 64)
 
     def is_given_back() -> bool:
         segment = StoreDirectory(path).lane_directory(0).segment_path(0)
         found = Path("/proc/self/smaps").read_text().split(f"{segment}\n")
         resident = (re.search(r"^Rss: +(\d+) kB", mapping, re.MULTILINE) for mapping in found[1:])
-        return sum(int(size[1]) for size in resident if size) < 4_000
+        return sum(int(size[1]) for size in resident if size) < 9_000  # a huge page of the file, or four
 
     with (
         commitlog.Store.open(path) as store,
