@@ -55,9 +55,10 @@ def read_arrow(
     - `cert_file`, `key_file`: the client's own certificate and its key, in PEM format.
 
     Raises StoreNotFound, UnknownTopic, NoSchema, BadStart, OffsetOutOfRange, IllegalArgument (there
-    is no such column), MissingPackage. Reading the batches raises CorruptRecord, DamagedFile, and
-    DataLoss if retention has deleted messages of the range. With a URL, both the call and the
-    reading also raise ServerUnavailable, AccessDenied, CertificateRefused, ServerError.
+    is no such column), MissingPackage. Reading the batches raises CorruptRecord or DamagedFile,
+    after the good rows of all other partitions, and DataLoss if retention has deleted messages of
+    the range. With a URL, both the call and the reading also raise ServerUnavailable, AccessDenied,
+    CertificateRefused, ServerError.
     """
     from commitlog.columns.read_plan import ReadOptions
     from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of

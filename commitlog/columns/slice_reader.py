@@ -52,7 +52,7 @@ def read_slices(
 
     `warn` is told of rows that are left out, if the plan allows that. Raises the errors of
     `SliceReader.batches`, for columns those of TypedRows, and DataLoss if another store takes the
-    place of the planned one.
+    place of the planned one. CorruptRecord and DamagedFile come after the good rows of other lanes.
     """
     build: Build = lambda decoder: (decoder.batch(schema),)  # noqa: E731
     if plan.options.values == "columns":
@@ -62,16 +62,25 @@ def read_slices(
 
         build = JsonRows(schema, plan.options).batches
     store = _PlannedStore(plan)
-    try:
-        with named_while_reading(plan.path):
-            for piece in plan.slices:
+    damaged: dict[tuple[str, int], CorruptRecord | DamagedFile] = {}
+    for piece in plan.slices:
+        key = (piece.topic, piece.lane)
+        if key in damaged:
+            continue  # its rows come behind the error
+        try:
+            with named_while_reading(plan.path):
                 for batch in SliceReader(plan, piece, segments, warn).batches(build):
                     store.check()
                     yield batch
-    except (CorruptRecord, DamagedFile, DataLoss):
-        store.check()  # the files of another store look damaged, or are missing
-        raise
+        except (CorruptRecord, DamagedFile) as error:
+            store.check()  # the files of another store look damaged, or are missing
+            damaged[key] = error
+        except DataLoss:
+            store.check()
+            raise
     store.check()
+    for first in damaged.values():
+        raise first
 
 
 class _PlannedStore:
