@@ -261,7 +261,7 @@ class LaneBackup:
                 repair.place(piece)
             elif piece.start >= self.source.end:
                 return
-            elif piece.last and piece.is_unfinished(self.source.end):  # the flusher was within this record
+            elif self.source.is_unfinished(piece):
                 self.source.end = piece.start
                 self._clear_behind(piece.start)
                 return

@@ -9,7 +9,7 @@ from commitlog.disk.locks import is_running, poll
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
-from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
+from commitlog.reading.flushed_evidence import FlushedEvidence, flushed_by_age
 from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
@@ -48,6 +48,8 @@ class LaneSource:
         self.view, self.number = view, number
         self.directory = view.lane_directory(number)
         self.first = self.end = 0
+        self._whole = 0
+        """A record's end: the end of the log may lie inside a record behind it."""
         self.entries = -1
         """What the queues' ends add up to at `end`, as the store has counted; −1: not known."""
         self._store_id = view.store_id
@@ -68,7 +70,9 @@ class LaneSource:
         self.entries = limits.entries if limits.dispatched == limits.flushed else -1
         segments = MappedFileQueue(self.directory.commitlog, self.view.segment_bytes, self.view.channel)
         self.other = other_log(segments, self.directory, limits.dispatched)
-        if not self.view.live and not limits.stopped_properly:
+        if not self.view.live and limits.stopped_properly:
+            self._whole = limits.dispatched
+        elif not self.view.live:
             self._find_end(limits, segments)
 
     def _find_end(self, limits: LaneLimits, segments: MappedFileQueue) -> None:
@@ -80,13 +84,19 @@ class LaneSource:
         if other := other_lanes_log(segments, self.directory):
             raise BackupRefused(other)
         log, recorded = LogScan(segments, self.number), limits.flushed
-        self.first = begin_of_log(log, limits.first if recorded else None)
-        known = recorded or flushed_by_checkpoint(self.directory, log, self.view.channel)
-        known = max(known, flushed_by_age(log), flushed_by_queues(self.directory, log, self.view.channel))
+        known, noted = max(recorded, flushed_by_age(log)), self.view.facts.lanes.get(self.number, 0)
+        self.first = begin_of_log(log, self.directory, limits.first if recorded else None, noted)
+        evidence = FlushedEvidence(self.directory, log, self.view.channel, recorded > 0, known, noted)
+        evidence.look()
         for piece in log.pieces(max(limits.dispatched, self.first)):
             if not isinstance(piece, Gap):
                 self.end = max(self.end, piece.buffer_start + piece.stop_position)
-            elif piece.start >= known or (piece.last and piece.is_unfinished(known)):
+                continue
+            evidence.look_at(piece)
+            self._whole = evidence.whole
+            if evidence.is_damage(piece) or (piece.start < evidence.flushed and not piece.last):
+                self.end = max(self.end, evidence.flushed) if piece.last else self.end
+            else:
                 self.end = piece.start
                 if not piece.last and not recorded:
                     raise BackupRefused(
@@ -94,6 +104,10 @@ class LaneSource:
                         f"it was flushed; `commitlog run {self.view.path}` repairs it, then make the backup"
                     )
                 return
+
+    def is_unfinished(self, gap: Gap) -> bool:
+        """Whether the flusher was within the record with which the log's last gap begins."""
+        return gap.last and gap.start >= self._whole and gap.is_unfinished(self.end)
 
     def is_retired(self, start: int) -> bool:
         """Whether retention has deleted a segment since; then `first` is raised.

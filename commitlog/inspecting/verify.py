@@ -27,7 +27,7 @@ from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import DamagedFile
 from commitlog.inspecting.log_root import LogRoot, find_roots
 from commitlog.inspecting.state_files import acknowledged_by_copy, damaged_state_files
-from commitlog.reading.flushed_evidence import flushed_by_queues
+from commitlog.reading.flushed_evidence import FlushedEvidence
 from commitlog.reading.log_begin import begin_of_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.queue_order import LogOrder
@@ -218,7 +218,7 @@ class _Check:
             return
         segments, lane_directory = scan.segments, LaneDirectory(self.root.path, self.root.lane)
         known = PositionsFile(lane_directory, "", self.channel).load()
-        begin = begin_of_log(scan, None if known is None else known.first_where)
+        begin = begin_of_log(scan, lane_directory, None if known is None else known.first_where)
         trims = TrimMarks(lane_directory, self.channel)
         with contextlib.suppress(DamagedFile, OSError):  # `_check_small_files` reports it
             trims.refresh("")
@@ -235,21 +235,24 @@ class _Check:
     def _check_gap(self, gap: Gap, segments: MappedFileQueue) -> None:
         limit = self.root.limit
         file, flushed = Path(gap.file), self.root.flushed
-        is_cut = gap.last and flushed is not None and not self.root.ends_whole and gap.is_unfinished(flushed)
+        besides = self._flushed_besides(gap)
+        is_whole = self.root.ends_whole or gap.start < besides
+        is_cut = gap.last and flushed is not None and not is_whole and gap.is_unfinished(flushed)
         if limit is not None and (gap.start >= limit or is_cut):
             return  # more of the record is flushed soon
-        if not gap.last and flushed is not None and gap.start >= flushed and gap.start >= self._flushed_besides():
+        if not gap.last and flushed is not None and gap.start >= max(flushed, besides):
             self._add_finding(
                 file, gap.start, f"{gap.reason}; a torn tail: the next start of the store cuts the log here"
             )
         elif not gap.last:
             self._add_finding(file, gap.start, f"{gap.reason}; {gap.end - gap.start:,} bytes hold no record")
-        elif gap.start < (flushed or 0) and not (is_cut and gap.dirty):
-            self._add_finding(file, gap.start, f"{gap.reason or 'the file is missing'}; flushed was {flushed:,}")
+        elif gap.start < max(flushed or 0, besides) and not (is_cut and gap.dirty):
+            reason = gap.reason or "the file is missing"
+            self._add_finding(file, gap.start, f"{reason}; flushed was {max(flushed or 0, besides):,}")
         elif gap.dirty:
             self._add_finding(file, gap.start, f"{gap.reason}; a torn tail: the next start of the store sets it aside")
 
-    def _flushed_besides(self) -> int:
+    def _flushed_besides(self, gap: Gap) -> int:
         """The offset up to which the log was flushed, by the consume queues.
 
         It may be behind the recorded end.
@@ -257,7 +260,9 @@ class _Check:
         if self.root.lane is None or self.root.limit is not None:
             return 0
         lane_directory = LaneDirectory(self.root.path, self.root.lane)
-        return flushed_by_queues(lane_directory, self.root.scan(self.channel), self.channel)
+        evidence = FlushedEvidence(lane_directory, self.root.scan(self.channel), self.channel, True, 0, 0)
+        evidence.look_at(gap)
+        return evidence.flushed
 
     def _count(self, table: RecordTable) -> int:
         """Counts the records of a table. Returns its end as a log offset."""

@@ -43,7 +43,7 @@ from commitlog.opening.lowered_marks import lower_marks
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
-from commitlog.reading.flushed_evidence import flushed_by_age, flushed_by_checkpoint, flushed_by_queues
+from commitlog.reading.flushed_evidence import FlushedEvidence, flushed_by_age
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
@@ -165,9 +165,6 @@ class _Recovery:
         self.findings: list[str] = []
         self.too_short: list[int] = []
         """Starts of the segment files that were too short."""
-        self.flushed = 0
-        """A log offset: a bad record below it is damage and no torn tail."""
-        self.has_positions, self.knows_flushed = True, False
         self.ends = TopicEnds()
         self.stopped_properly = not lane_directory.abort_file.exists()
         self.last_report_ns = SYSTEM_CLOCK.monotonic_ns()
@@ -183,16 +180,18 @@ class _Recovery:
             raise RecoveryError(other)
         log = LogScan(segments, self.lane, progress=self._progress)
         recorded = self._recorded()
-        self.has_positions = recorded is not None
         if recorded is not None:
             if other := other_log(segments, self.lane_directory, recorded.dispatched_where):
                 raise RecoveryError(f"{self.lane_directory.commitlog}: {other}")
             self._finish_deletion(segments, recorded)
-        positions = self._positions_of(log, recorded)
+        positions = self._positions_of(log, recorded, known_end)
         flushed = max(positions.flushed_where, flushed_by_age(log), self._stopped_at(segments, positions.flushed_where))
-        self.flushed = max(flushed, known_end)
-        if not self.has_positions:
-            self._look_for_flushed(log)
+        has_positions, whole = recorded is not None, flushed if self.stopped_properly else 0
+        self.evidence = FlushedEvidence(
+            self.lane_directory, log, self.channel, has_positions, max(flushed, known_end), max(whole, known_end)
+        )
+        if not has_positions:
+            self.evidence.look()
         self._load_ends()
         walked, dispatched = self._walk(log, positions)
         walked_from = segment_start(max(positions.dispatched_where - 1, 0), self.size)
@@ -279,12 +278,12 @@ class _Recovery:
         for start, length in segments.wrong_sizes.items():
             self._find(self.quarantine.fit(start, length))
 
-    def _positions_of(self, log: LogScan, recorded: Positions | None) -> Positions:
+    def _positions_of(self, log: LogScan, recorded: Positions | None, known_end: int) -> Positions:
         """Returns the recorded positions, with the begin of the log.
 
         Without recorded positions, all of them are the log's begin, which only means a longer walk.
         """
-        first = begin_of_log(log, recorded.first_where if recorded else None)
+        first = begin_of_log(log, self.lane_directory, recorded.first_where if recorded else None, known_end)
         if recorded is not None:
             return replace(recorded, first_where=first)
         segments = log.segments
@@ -323,15 +322,6 @@ class _Recovery:
             self.ends = load_ends(self.lane_directory, self.store_id, self.channel)
         except DamagedFile as error:
             self._find(str(error))
-
-    def _look_for_flushed(self, log: LogScan) -> None:
-        """Raises `flushed` to the offset that other files show. Only the first call does it."""
-        if not self.knows_flushed:
-            self.knows_flushed = True
-            found = flushed_by_queues(self.lane_directory, log, self.channel)
-            if not self.has_positions:
-                found = max(found, flushed_by_checkpoint(self.lane_directory, log, self.channel))
-            self.flushed = max(self.flushed, found)
 
     def _stopped_at(self, segments: MappedFileQueue, recorded: int) -> int:
         """The end of the last byte that is not zero, in a lane that was stopped properly.
@@ -408,11 +398,10 @@ class _Recovery:
     def _judge(self, walked: _Walked, gap: Gap, log: LogScan) -> None:
         """Decides whether a gap is the log's end, or damage within it."""
         walked.end = gap.start
-        if gap.end > self.flushed or gap.last:
-            self._look_for_flushed(log)
-        below = gap.start < self.flushed
-        unfinished = not self.stopped_properly and gap.is_unfinished(self.flushed)
-        if below and ((gap.end <= self.flushed and not gap.last) or not unfinished):
+        evidence = self.evidence
+        if gap.end > evidence.flushed or gap.last:
+            evidence.look_at(gap)
+        if evidence.is_damage(gap) or (gap.end <= evidence.flushed and not gap.last):
             if gap.last:
                 walked.torn = gap
                 gap = replace(gap, end=self._resume_at(log.segments))
@@ -426,7 +415,7 @@ class _Recovery:
 
         The offset is behind the damage, so that no log offset is used twice.
         """
-        flushed = self.flushed
+        flushed = self.evidence.flushed
         start = segment_start(flushed, self.size)
         has_room = segments.find(flushed) is not None and start + self.size - flushed >= BLANK_BYTES
         return flushed if has_room or flushed == start else start + self.size

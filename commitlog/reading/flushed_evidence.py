@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from commitlog.disk.checkpoint import StoreCheckpoint
-from commitlog.disk.consume_queue import ConsumeQueue, is_light
+from commitlog.disk.consume_queue import ConsumeQueue, first_where, is_light
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
@@ -31,6 +33,48 @@ Earlier entries are looked at in steps that double.
 """
 _LOST_MOST = 1 << 20
 """How many entries of lost records are looked at."""
+
+
+@dataclass
+class FlushedEvidence:
+    """How far a lane's log was flushed, by all that is left to tell of it.
+
+    The checkpoint counts only if `positions` is lost.
+    """
+
+    lane_directory: LaneDirectory
+    log: LogScan
+    channel: FileChannel
+    has_positions: bool
+    flushed: int
+    """A log offset: a bad record below it is damage and no torn tail."""
+    whole: int
+    """A record's end: no record below it goes on behind `flushed`."""
+    _has_looked: bool = field(init=False, default=False)
+
+    def look(self) -> None:
+        """Looks at other files than `positions`. Only the first call does it."""
+        if not self._has_looked:
+            self._has_looked = True
+            self._raise_to(flushed_by_queues(self.lane_directory, self.log, self.channel))
+            if not self.has_positions:
+                self._raise_to(flushed_by_checkpoint(self.lane_directory, self.log, self.channel))
+
+    def look_at(self, gap: Gap) -> None:
+        """Looks whether a consume queue has an entry of the bad record with which a gap begins.
+
+        No other record of its topic may be left to prove that entry.
+        """
+        self.look()
+        if gap.start >= self.whole:
+            self._raise_to(_flushed_by_entry(gap.start, self.lane_directory, self.log, self.channel))
+
+    def is_damage(self, gap: Gap) -> bool:
+        """Whether the bad record with which a gap begins was flushed, all of it."""
+        return gap.start < self.flushed and (gap.start < self.whole or not gap.is_unfinished(self.flushed))
+
+    def _raise_to(self, end: int) -> None:
+        self.flushed, self.whole = max(self.flushed, end), max(self.whole, end)
 
 
 def flushed_by_age(log: LogScan) -> int:
@@ -52,7 +96,7 @@ def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: File
     far as they are plausible: if the end of the log is lost, nothing else tells of it.
     """
     segments, found = RecentSegments(lane_directory, log.segments.size, channel, keep=4), 0
-    for topic in channel.list(lane_directory.consumequeue):
+    for topic in _topics(lane_directory, channel):
         if not is_light(topic):
             named = NamedQueue(topic, lane_directory.number)
             with (
@@ -61,6 +105,36 @@ def flushed_by_queues(lane_directory: LaneDirectory, log: LogScan, channel: File
             ):
                 found = max(found, _end_of_last(queue, named, segments, found))
     return found
+
+
+def _topics(lane_directory: LaneDirectory, channel: FileChannel) -> list[str]:
+    """The topics that have a consume queue. A file in the place of their directory has none."""
+    return channel.list(lane_directory.consumequeue) if lane_directory.consumequeue.is_dir() else []
+
+
+def _flushed_by_entry(where: int, lane_directory: LaneDirectory, log: LogScan, channel: FileChannel) -> int:
+    """Returns a log offset below which all was flushed, if an entry names the place `where`; or 0.
+
+    The log's records end there. No damaged entry names that very place by chance. An entry without
+    the one before it does not count: a power cut may have torn it.
+    """
+    for topic in _topics(lane_directory, channel):
+        with (
+            contextlib.suppress(DamagedFile, OSError, OverflowError),
+            ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue,
+        ):
+            offset = first_where(partial(_is_from, queue, where), queue.first(), queue.end())
+            if is_light(topic) or (offset > queue.first() and not queue.entries(offset - 1, 1)["size"].any()):
+                continue
+            for place, size, _ in queue.entries(offset, 1).tolist():
+                if place == where and RECORD_BYTES_MIN <= size <= log.segments.size - where % log.segments.size:
+                    return _end_of_lost(queue, offset, log.segments.size)
+    return 0
+
+
+def _is_from(queue: ConsumeQueue, where: int, offset: int) -> bool:
+    """Whether an entry names a place at or behind a log offset."""
+    return bool((queue.entries(offset, 1)["physical_offset"] >= where).all())
 
 
 def _end_of_last(queue: ConsumeQueue, named: NamedQueue, segments: RecentSegments, known: int) -> int:

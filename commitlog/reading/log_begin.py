@@ -16,18 +16,22 @@ from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 
 
-def begin_of_log(log: LogScan, recorded: int | None) -> int:
+def begin_of_log(log: LogScan, lane_directory: LaneDirectory, recorded: int | None, noted: int = 0) -> int:
     """Returns the first offset of a log. `recorded` is the begin by its `positions`, or None.
+
+    `noted` is how far the log was flushed, as `store.json` says.
 
     Retention records the new begin before it removes a file. If it had no time to remove files,
     they are still a part of the log. Without positions nobody knows which files retention has
     removed, so the log begins at 0, and everything before the first file counts as lost. Only a log
-    without any record begins at its first file: a new copy of a lane makes that file before its
-    positions.
+    that never had a record begins at its first file: a new copy of a lane makes that file before
+    its positions. If the log has no record any more, its consume queues tell that it had some.
     """
     segments = log.segments
     if recorded is None:
-        return 0 if any(map(log.holds_record, segments.starts)) else segments.first
+        queues = lane_directory.consumequeue
+        has_had_any = noted > 0 or (queues.is_dir() and bool(segments.channel.list(queues)))
+        return 0 if has_had_any or any(map(log.holds_record, segments.starts)) else segments.first
     return min(recorded, segments.first) if segments.starts else recorded
 
 

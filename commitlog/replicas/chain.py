@@ -116,7 +116,7 @@ def _look(
         raise RecoveryError(str(error)) from error
     segments = MappedFileQueue(lane.commitlog, size, channel)
     log = LogScan(segments, number)
-    first = begin_of_log(log, positions.first_where if positions else None)
+    first = begin_of_log(log, lane, positions.first_where if positions else None)
 
     def is_bad(start: int) -> bool:
         if start not in segments or start in segments.wrong_sizes:

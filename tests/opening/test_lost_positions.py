@@ -10,7 +10,7 @@ import pytest
 import commitlog
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import DISK
-from commitlog.disk.store_directory import LaneDirectory
+from commitlog.disk.store_directory import LaneDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.inspecting.verify import verify_store
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
@@ -144,3 +144,57 @@ def test_consume_queues_tell_of_a_lost_end(lane: HandMadeLane, kind: str, harm: 
         list(reader)
     with pytest.warns(ReadingWarning), commitlog.Reader(lane.store.path, topic=TOPIC, ignore_corrupt=True) as reader:
         assert [message.value for message in reader] == [*intact(lane, kept), b"new"]
+
+
+@pytest.mark.parametrize("kind", ["claims more", "of its own topic"])
+def test_the_last_record_was_flushed(kind: str, tmp_path: Path) -> None:
+    """It is damaged, and its entry says that it was flushed: it is no torn tail.
+
+    Either its size seems to reach behind what was flushed, or no other record has its topic.
+    """
+    lane = HandMadeStore(tmp_path / "store", SEGMENT).lane(0)
+    for row in range(BAD):
+        lane.append(TOPIC, b"%d" % row * 70)
+    topic = TOPIC if kind == "claims more" else "rare"
+    last = lane.append(topic, b"last" * 70)
+    lane.dispatch()
+    old_positions(lane)
+    directory_of(lane).abort_file.touch()
+    start = last.physical_offset - last.physical_offset % SEGMENT
+    with directory_of(lane).segment_path(start).open("r+b") as segment:
+        if topic == TOPIC:
+            segment.seek(last.physical_offset - start)
+            segment.write((last.total_size + 256).to_bytes(4, "big"))
+        segment.seek(last.physical_offset - start + 90)
+        segment.write(b"\xff\xff")
+    assert not verify_store(lane.store.path).good
+    assert commitlog.backup(lane.store.path, tmp_path / "backup").findings
+    for path in (tmp_path / "backup", lane.store.path):
+        with commitlog.Store.open(path, KEEPS):
+            pass
+        with pytest.raises((CorruptRecord, DamagedFile)), commitlog.Reader(path, topic=topic) as reader:
+            list(reader)
+
+
+@pytest.mark.parametrize("queues", ["kept", "lost"])
+def test_nothing_is_left_of_the_log(queues: str, tmp_path: Path) -> None:
+    """But for the file that was made ahead: the log does not begin with it."""
+    store = HandMadeStore(tmp_path / "store", SEGMENT)
+    lane = store.lane(0)
+    for row in range(5):
+        lane.append(TOPIC, b"%d" % row)
+    lane.dispatch()
+    directory_of(lane).abort_file.touch()
+    directory_of(lane).segment_path(0).unlink()
+    directory_of(lane).segment_path(0).symlink_to("nowhere")
+    directory_of(lane).segment_path(SEGMENT).write_bytes(bytes(SEGMENT))
+    if queues == "lost":
+        lose_queues(lane)
+        store.directory.save(StoreFacts(store.id, SEGMENT, lanes={0: lane.end}))
+    else:
+        assert not verify_store(store.path).good
+    with commitlog.Store.open(store.path, KEEPS):
+        pass
+    assert not verify_store(store.path).good
+    with pytest.raises((CorruptRecord, DamagedFile)), commitlog.Reader(store.path) as reader:
+        list(reader)

@@ -6,6 +6,7 @@ They are missing, of another size, foreign, made ahead or deleted by age.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,11 @@ def test_a_file_made_ahead_does_not_stay_behind_a_hole(lane: MadeLane) -> None:
 
 
 def test_a_log_of_which_nothing_is_left_does_not_begin_anew(lane: MadeLane) -> None:
-    """Its first segments were deleted long ago, the rest is torn: offsets go on where they were."""
+    """Its first segments were deleted long ago, the rest is torn: offsets go on where they were.
+
+    No consume queue tells that anything was flushed.
+    """
+    shutil.rmtree(lane.directory.consumequeue)
     lane.directory.positions_file.unlink()
     lane.directory.abort_file.touch()
     lane.directory.segment_path(0).unlink()
