@@ -584,21 +584,20 @@ def refusal(error: OSError, path: Path, doing: str = "starting the store") -> Co
     """Makes the error of a start, or of another step (`doing`), that the system has refused."""
     place = error.filename or path
     if error.errno and error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
-        return disk_error(error.errno, f"{place}: {doing}")
+        return disk_error(error.errno, f"{place}: {doing}", to_repeat=True)
     return StoreRefused(f"{place}: {error.strerror or error}; check the file system, its owner and permissions")
 
 
-def disk_error(code: int, doing: str) -> DiskError:
-    """Makes the error for an errno: of a stage's fault, or of something that was being done."""
+def disk_error(code: int, doing: str, *, to_repeat: bool = False) -> DiskError:
+    """Makes the error for an errno: of a stage's fault, or of what is the user's `to_repeat`."""
     kind = FAULT_BY_ERRNO.get(code, DiskError)
-    name = errno.errorcode.get(code, str(code))
-    return kind(f"{doing}: {name} ({kind.hint})")
+    waits_for_room = to_repeat and kind in (DiskFull, QuotaExceeded)
+    hint = "make room, then do it again; what was accepted is not lost" if waits_for_room else kind.hint
+    return kind(f"{doing}: {errno.errorcode.get(code, code)} ({hint})")
 
 
 NOT_A_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
-"""The errnos that say: a directory, a link or a pipe is in the place of a file, or a file is in the
-place of a directory.
-"""
+"""Errnos of a directory, a link or a pipe in the place of a file, or of a file in a directory's."""
 
 
 def read_error(error: OSError, path: object) -> CommitLogError:

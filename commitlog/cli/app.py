@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,9 +25,12 @@ from commitlog.errors import (
     CommitLogError,
     IllegalArgument,
     IllegalTopic,
+    NotEnoughMemory,
     OptionError,
     SchemaError,
+    is_refusal,
     read_error,
+    refusal,
 )
 from commitlog.lines import printable
 
@@ -108,9 +112,9 @@ def _show_warning(message: Warning | str, category: type[Warning], *_place: obje
 def run_command() -> None:
     """Runs the command of the command line.
 
-    An error of ours, of a file that may not be read, or of the output is printed as one line on
-    stderr. The exit code is 2 where a value of the command line is wrong, as typer has it,
-    otherwise 1. A bug keeps its traceback.
+    An error of ours, of a file that may not be read, of the output, or of a system that refuses
+    space, descriptors or memory is printed as one line on stderr. The exit code is 2 where a value
+    of the command line is wrong, as typer has it, otherwise 1. A bug keeps its traceback.
     """
     warnings.showwarning = _show_warning
     try:
@@ -136,9 +140,15 @@ def _run_command() -> None:
     except PermissionError as error:  # the store belongs to somebody else
         _give_up(error, f"{error.filename}: {error.strerror}; check its owner and permissions")
     except OSError as error:
-        if error.errno not in NOT_A_FILE or error.filename in (None, STANDARD_OUTPUT):
+        if error.filename == STANDARD_OUTPUT:
+            raise
+        if is_refusal(error):
+            _give_up(refusal(error, Path(sys.argv[0]), "running the command"))
+        if error.errno not in NOT_A_FILE or error.filename is None:
             raise
         _give_up(read_error(error, error.filename))  # damage of the store
+    except MemoryError as error:
+        _give_up(error, NotEnoughMemory.hint)
 
 
 def _give_up(error: Exception, message: str = "") -> None:

@@ -250,7 +250,9 @@ class FileChannel:
             self.truncate(fd, 0)
             self.pwrite(fd, data, 0)
             self.fdatasync(fd)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):
+                error.filename = str(path)  # a call with a descriptor names no file
             self.unlink(temporary)
             raise
         finally:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DamagedFile
+from commitlog.errors import DamagedFile, refusal
 
 _NUMBER_END = 1 << 62
 
@@ -28,8 +28,11 @@ class TrimRequest:
     """Also those that a named reader needs."""
 
     def save(self, directory: StoreDirectory) -> None:
-        """Asks, durably. Raises OSError."""
-        directory.channel.replace_file(directory.trim_file, to_checked_json(asdict(self)))
+        """Asks, durably. Raises DiskError, StoreRefused."""
+        try:
+            directory.channel.replace_file(directory.trim_file, to_checked_json(asdict(self)))
+        except OSError as error:
+            raise refusal(error, directory.trim_file, "asking the allocator") from error
 
     @classmethod
     def load(cls, directory: StoreDirectory, store_id: str) -> TrimRequest | None:

@@ -146,7 +146,8 @@ class Adoption:
         try:
             AdoptedLog(self.control, lane_directory, size, self.facts.id, self.channel, self.report).check()
         except OSError as error:
-            raise disk_error(error.errno or errno.EIO, f"checking the files of {lane_directory.path}") from error
+            doing = f"checking the files of {lane_directory.path}"
+            raise disk_error(error.errno or errno.EIO, doing, to_repeat=True) from error
         file_bytes = queue_file_bytes(self.facts)
         check_queues(self.control, lane_directory, size, file_bytes, self.facts.id, self.channel, self.report)
 

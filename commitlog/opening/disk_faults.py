@@ -19,5 +19,5 @@ def named_faults(doing: str, advice: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
-            raise disk_error(error.errno, doing) from error
+            raise disk_error(error.errno, doing, to_repeat=True) from error
         raise RecoveryError(f"{doing}: {error}; {advice}") from error

@@ -105,7 +105,7 @@ class ReaderPosition:
             try:
                 self._readers.save(reader)
             except OSError as error:
-                raise self._unwritable(error) from error
+                raise _unwritable(self.name, self._readers, error) from error
         self._committed = dict(self._done)
         return QueueStarts(EARLIEST, _by_topic(self._done))
 
@@ -244,7 +244,7 @@ class ReaderPosition:
                 self._check_is_free()
                 self._write(places)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise _unwritable(self.name, self._readers, error) from error
         finally:
             self._close_if_wanted()
 
@@ -278,7 +278,7 @@ class ReaderPosition:
             self._write(self._done.copy())
             self._complaint = ""
         except (OSError, ReaderError) as error:
-            text = str(self._unwritable(error) if isinstance(error, OSError) else error)
+            text = str(_unwritable(self.name, self._readers, error) if isinstance(error, OSError) else error)
             if text != self._complaint:
                 log.warning("%s; until then more is kept and comes again", text)
                 self._complaint = text
@@ -300,12 +300,6 @@ class ReaderPosition:
             self._committed = wanted
         finally:
             self._is_writing = False
-
-    def _unwritable(self, error: OSError) -> ReaderError:
-        place = self._readers.directory.readers_directory
-        return ReaderError(
-            f"reader {self.name}: its position can't be written to {place}: {error.strerror}; make room or fix permissions"
-        )
 
     def _no_child(self) -> None:
         if os.getpid() != self._pid:
@@ -397,12 +391,19 @@ def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> No
         )
 
 
+def _unwritable(name: str, readers: NamedReaders, error: OSError) -> ReaderError:
+    place = readers.directory.readers_directory
+    return ReaderError(
+        f"reader {name}: its position can't be written to {place}: {error.strerror}; make room or fix permissions"
+    )
+
+
 def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> NamedReader:
     """Moves a reader that does not run to a start, or some of its queues to offsets (JSON).
 
     Queues that the offsets do not name stay where they are. Returns the reader as it is now. Raises
     BadStart, OffsetOutOfRange, ReaderInUse, ReaderError (no such reader, a Spark query's, one of
-    another store), OSError.
+    another store, one that can't be read or written).
     """
     starts = parse_starts(to, clock)
     readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel), clock)
@@ -419,7 +420,10 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
         for topic, lane in named or queues:
             offsets.setdefault(topic, {})[lane] = _resolved(index, starts, topic, lane, queues[topic, lane])
         moved = replace(reader, offsets=offsets, moved_ms=clock.wall_ms())
-        readers.save(moved)
+        try:
+            readers.save(moved)
+        except OSError as error:
+            raise _unwritable(name, readers, error) from error
         return moved
     finally:
         readers.let_go(held)

@@ -7,7 +7,6 @@ mark is beyond the end of a topic after a crash.
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from commitlog.disk.locks import is_leased
 from commitlog.disk.replica_mark import changing
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
-from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, disk_error
+from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, refusal
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
 from commitlog.reading.topic_index import TopicIndex
@@ -164,4 +163,4 @@ def carry_out(view: StoreView, trim: Trim) -> None:
             try:
                 marks.raise_to(view.store_id, {trim.topic: TrimMark(before, trim.deletes)})
             except OSError as error:
-                raise disk_error(error.errno or errno.EIO, f"writing {marks.lane_directory.trimmed_file}") from error
+                raise refusal(error, marks.lane_directory.trimmed_file, "writing it") from error

@@ -12,7 +12,6 @@ wrote the bare number, without a checksum.)
 from __future__ import annotations
 
 import base64
-import errno
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import changing, check_changeable
 from commitlog.disk.schema_versions import damaged_schema, names_in, schema_refused, schema_values, schema_versions
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
-from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, disk_error
+from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, refusal
 from commitlog.record.topic_names import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.evolution import why_not_grown
@@ -179,7 +178,7 @@ class TopicSchemas:
         try:
             self._channel.replace_file(file, data)
         except OSError as error:
-            raise disk_error(error.errno or errno.EIO, f"writing {file}") from error
+            raise refusal(error, file, "writing it") from error
 
 
 def no_schema(store: Path | str, topic: str, instead: str, typed: list[str] | None = None) -> NoSchema:

@@ -153,7 +153,7 @@ class FullDisk(FileChannel):
 
 
 def test_a_full_disk(made: HandMadeStore) -> None:
-    with pytest.raises(DiskFull, match=r"writing .*orders/1\.json"):
+    with pytest.raises(DiskFull, match=r"orders/1\.json: writing it: ENOSPC"):
         TopicSchemas(made.directory, FullDisk()).declare("orders", declared_schema("id INT"), evolve=False)
     assert os.listdir(made.path / "topics/orders") == []
 
