@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from commitlog.disk.replica_files import ReplicaFiles
 from commitlog.disk.replica_mark import load_mark
-from commitlog.disk.schema_versions import names_in
+from commitlog.disk.schema_versions import names_in, schema_values, schema_versions
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.topic_ends import load_ends
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReaders
 
@@ -39,6 +40,21 @@ def damaged_schemas(directory: StoreDirectory) -> list[str]:
         if (directory.topics_directory / topic).is_dir():
             with _noted(found):
                 schemas.check(topic)
+    return found
+
+
+def refused_by_checksum(directory: StoreDirectory) -> list[str]:
+    """What is wrong with schemas and ends of topics, as far as checksums tell: without Arrow."""
+    found, topics = misplaced_schemas(directory), directory.topics_directory
+    for topic in directory.channel.list(topics) if topics.is_dir() else ():
+        if (topics / topic).is_dir():
+            with _noted(found):
+                for version in schema_versions(directory, topic, directory.channel):
+                    file = topics / topic / f"{version}.json"
+                    schema_values(file, directory.channel.read_file(file))
+    for number in directory.lane_numbers():
+        with _noted(found):
+            load_ends(directory.lane_directory(number), "", directory.channel)
     return found
 
 

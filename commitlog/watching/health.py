@@ -55,6 +55,7 @@ CODES: dict[str, Severity] = {
     "shared-memory-nearly-full": "degraded",
     "damage-noted": "degraded",
     "index-damaged": "degraded",
+    "file-damaged": "degraded",
 }
 """Every code, and how bad it is; in the order in which reasons are told."""
 
@@ -366,6 +367,8 @@ def _damage(snapshot: StoreSnapshot) -> Iterator[Reason]:
     if snapshot.index_damage:
         text = f"topics and named readers can't be looked at: {' '.join(snapshot.index_damage.split())}"
         yield _reason("index-damaged", text, f"`commitlog verify {path}` says more")
+    for text in snapshot.damaged_files:
+        yield _reason("file-damaged", " ".join(text.split()), "")
 
 
 def _name(lanes: tuple[int, ...]) -> str:

@@ -20,7 +20,9 @@ from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.replica_files import ReplicaState, known_replicas
 from commitlog.disk.replication_troubles import ReplicationTroubles, replication_troubles
 from commitlog.disk.server_files import ServerStatistics, running_servers
+from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import CommitLogError
+from commitlog.inspecting.state_files import refused_by_checksum
 from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
 from commitlog.reading.view import StoreView
 from commitlog.record.record_layout import (
@@ -117,6 +119,8 @@ class StoreSnapshot:
     """The forwarders of the store, also those that have ended."""
     index_damage: str = ""
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
+    damaged_files: tuple[str, ...] = ()
+    """What is wrong with other small files: schemas, and the ends of topics."""
 
     def seconds_since(self, earlier: StoreSnapshot) -> float:
         """The time between two snapshots; never zero, so that one may divide by it."""
@@ -167,6 +171,7 @@ class StoreWatch:
             troubles=replication_troubles(self.view.directory),
             forwarders=tuple(forwarders(self.view.directory)),
             index_damage=index_damage,
+            damaged_files=tuple(refused_by_checksum(self.view.directory)),
         )
 
     def _look_at_index(self) -> tuple[tuple[TopicCount, ...], tuple[ReaderState, ...], str]:
@@ -174,6 +179,8 @@ class StoreWatch:
         try:
             index = self._refreshed_index()
             if index is None:
+                for lane in self.view.directory.lane_numbers():
+                    TrimMarks(self.view.lane_directory(lane), self.view.channel).refresh("")
                 return (), (), ""
             topics = () if self._only_health else _topics(index)
             return topics, tuple(reader_states(index, self.clock)), ""

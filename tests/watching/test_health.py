@@ -382,6 +382,26 @@ def test_an_index_that_is_damaged(store: commitlog.Store) -> None:
     expect_good(store.path)
 
 
+def test_small_files_that_no_named_reader_needs(store: commitlog.Store) -> None:
+    """Trim marks, schemas, ends of topics: health looks at them without named readers, too."""
+    directory = StoreDirectory(store.path)
+    store.create_topic("sales", schema="id BIGINT")
+    lane = directory.lane_directory(0)
+    schema = directory.topics_directory / "sales" / "1.json"
+    for file, code in (
+        (lane.trimmed_file, "index-damaged"),
+        (lane.ends_file, "file-damaged"),
+        (schema, "file-damaged"),
+    ):
+        before = file.read_bytes() if file.exists() else None
+        file.write_bytes(before[:-9] if before else b"{")
+        reason = expect(store.path, code)
+        assert str(file) in reason.text
+        assert "put it back" in reason.said
+        file.unlink() if before is None else file.write_bytes(before)
+        expect_good(store.path)
+
+
 # ---- room --------------------------------------------------------------------------------------
 
 
