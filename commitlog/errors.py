@@ -384,13 +384,15 @@ class AllocateTimeout(DiskError):
 
 
 class LaneDamaged(DiskError):
-    """A sync failed, and data of a lane is lost.
-
-    Only the file had this data, so it can't be written again. The lane stops, and the others go on.
-    The next start of the store keeps the whole records of the lane, and names the lost ones.
-    """
+    """A sync failed, and a lane lost data that only the file had. The others go on."""
 
     hint = "a failed sync lost data that only the file had; the next start of the store keeps what is whole"
+
+
+class LaneWordsDamaged(LaneDamaged):
+    """Somebody has written over a lane's words in shared memory. The others go on."""
+
+    hint = "its words in shared memory are damaged; the next start of the store recovers the lane"
 
 
 class PoolUnlinked(DiskError):
@@ -526,10 +528,7 @@ class JavaNotFound(CommitLogError):
 
 
 class ReadingWarning(UserWarning):
-    """A reader found a store in a state that `commitlog run STORE` mends.
-
-    The text says which messages are read until then.
-    """
+    """A store is in a state that `commitlog run` mends. The text says what is read until then."""
 
 
 class IngestError(CommitLogError):
@@ -547,6 +546,7 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.ETIMEDOUT: AllocateTimeout,
     errno.ENOENT: PoolUnlinked,
     errno.EILSEQ: LaneDamaged,
+    errno.ENOTRECOVERABLE: LaneWordsDamaged,
     errno.EMFILE: NotEnoughDescriptors,
     errno.ENFILE: NotEnoughDescriptors,
     errno.EFBIG: FileSizeLimited,
@@ -554,7 +554,7 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
 }
 
 
-_REFUSALS = {*FAULT_BY_ERRNO, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.EILSEQ}
+_REFUSALS = {*FAULT_BY_ERRNO, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.EILSEQ, errno.ENOTRECOVERABLE}
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -45,8 +45,10 @@ class Allocator(BaseStage):
         self._named: set[int] = set()  # lanes whose directories are durable
         self._unchecked: set[int] = set()  # lanes whose lock could not be looked at
         self._turns: dict[int, int] = {}  # lane → when it was served last: equal lanes take turns
-        self._retention = Retention(self.directory, self.facts, self.config.retention, self.control, clock)
-        self._watch = PoolWatch(self.lanes, self.config.allocator.low_water_ms)
+        self._retention = Retention(
+            self.directory, self.facts, self.config.retention, self.control, self.sound.is_damaged, clock
+        )
+        self._watch = PoolWatch(self.lanes, self.facts.segment_bytes, self.config.allocator.low_water_ms)
         self.on_reload()
         self._committer, self._flusher = self.bell_of("committer"), self.bell_of("flusher")
 
@@ -66,7 +68,7 @@ class Allocator(BaseStage):
         Appends within a segment do not change it.
         """
         lanes = self.lanes
-        segments = lanes[:, Lane.WROTE] // np.maximum(lanes[:, Lane.SEGMENT_SIZE], 1)
+        segments = lanes[:, Lane.WROTE] // np.uint64(self.facts.segment_bytes)
         return int(segments.sum() + lanes[:, Lane.BUFFERS].sum())
 
     def left(self) -> int:
@@ -91,8 +93,8 @@ class Allocator(BaseStage):
 
     def _leased(self) -> list[int]:
         """The lanes with buffers: somebody writes into them, or has left bytes to commit."""
-        leased: list[int] = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
-        return leased
+        leased = np.flatnonzero(self.lanes[:, Lane.BUFFERS] & np.uint64(1)).tolist()
+        return [lane for lane in leased if self.sound.has(lane)]
 
     def _short(self) -> list[int]:
         """The lanes that lack segments.
@@ -116,7 +118,7 @@ class Allocator(BaseStage):
         It needs the segment that is being written, and the configured number ahead of it.
         """
         row = self.control.row(lane)
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         until = (row[Lane.WROTE] // size + 1 + self._ahead) * size
         return (until - row[Lane.ALLOCATED]) // size
 
@@ -129,7 +131,7 @@ class Allocator(BaseStage):
         was served longest ago.
         """
         row = self.control.row(lane)
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         wrote, committed, allocated = row[Lane.WROTE], row[Lane.COMMITTED], row[Lane.ALLOCATED] // size
         stuck = wrote > committed and allocated <= committed // size
         waits = row[Lane.BLOCKED] > 0 and allocated <= wrote // size
@@ -141,7 +143,7 @@ class Allocator(BaseStage):
         Returns False if that is refused or fails. A fault of the lane says why.
         """
         row = self.control.row(lane)
-        size, start = row[Lane.SEGMENT_SIZE], row[Lane.ALLOCATED]
+        size, start = self.facts.segment_bytes, row[Lane.ALLOCATED]
         began = self._turns[lane] = self.clock.monotonic_ns()
         try:
             if self._retention.refuses() and not self._closes():
@@ -187,7 +189,7 @@ class Allocator(BaseStage):
                     log.warning("lane %d: whether somebody has it can't be told now: %s", lane, error)
                 self._unchecked.add(lane)
         self._look_again()
-        self._watch.update(now)
+        self._watch.update(self._leased(), now)
         self._delete_old(now)
 
     def _look_again(self) -> None:

@@ -40,6 +40,7 @@ from commitlog.native import description
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration
 from commitlog.shm.layout import ALL_STAGES, Header, Lane, Stage
+from commitlog.stages.sound_lanes import SoundLanes
 from commitlog.stages.store_channel import StoreChannel
 from commitlog.stages.supervising.forked_stage import REFUSED
 from commitlog.stages.supervising.log_files import log_to_own_output
@@ -68,7 +69,8 @@ class BaseStage(ABC):
     synchronous flush; it is None if the stage has no part in one. `fault_word` is the lane word for
     the errno of its fault.
 
-    Attributes: `lanes` is the live table of the rows of all possible lanes, in words. `stage_row`
+    Attributes: `lanes` is the live table of the rows of all possible lanes, in words, and `sound`
+    says which of them the stage works on. `stage_row`
     has the words of this stage; `pool` is the pool's directory; `rests` says how often the stage
     has rested since its last sleep.
     """
@@ -94,6 +96,7 @@ class BaseStage(ABC):
         self.control, self.words = control, control.words
         count = max([self.config.store.max_lanes, *(lane + 1 for lane in self.directory.lane_numbers())])
         self.lanes: npt.NDArray[np.uint64] = control.lane_table()[:count]
+        self.sound = SoundLanes(control, self.lanes, self.fault_word, self.facts.segment_bytes)
         self.pool = Path(self.facts.pool.directory)
         self._pool_lock_fd = self._take_pool_lock()
         self.stage_row = control.stage_row(self.name)
@@ -172,7 +175,7 @@ class BaseStage(ABC):
         """
         if self._reached is None:
             return []
-        lanes: list[int] = (self._requested > self._reached).nonzero()[0].tolist()
+        lanes: list[int] = ((self._requested > self._reached) & self.sound.mask).nonzero()[0].tolist()
         if not self._not_before or not lanes:
             return lanes
         now = self.clock.monotonic_ns()
@@ -369,10 +372,10 @@ class BaseStage(ABC):
     def set_fault(self, lane: int, code: int) -> bool:
         """Publishes the fault that stops this stage in a lane. Returns whether it is a new one.
 
-        `code` is an errno, or 0 for nothing.
+        `code` is an errno, or 0 for nothing. The fault of a lane that is set aside stays.
         """
         row = self.control.row(lane)
-        if row[self.fault_word] == code:
+        if row[self.fault_word] == code or not self.sound.mask[lane]:
             return False
         row[self.fault_word] = code
         level = logging.WARNING if code else logging.INFO

@@ -70,17 +70,22 @@ class Committer(BaseStage):
         return row[Lane.FLUSH_REQUESTED] > row[Lane.COMMITTED]
 
     def left(self) -> int:
-        return int(np.sum(self._wrote - self._committed)) + int(np.count_nonzero(self._wanted != self._rewritten))
+        sound = self.sound.mask
+        unwritten = np.sum((self._wrote - self._committed)[sound])
+        return int(unwritten) + int(np.count_nonzero((self._wanted != self._rewritten) & sound))
 
     def on_wait_end(self) -> None:
         now = self.clock.monotonic_ns()
         if now - self._followed_ns >= _FOLLOW_NS:
             self._followed_ns = now
+            for lane in self.sound.mask.nonzero()[0].tolist():
+                self.sound.is_damaged(lane)
             self._buffers.follow()
 
     def work(self) -> int:
         """Commits one slice of every lane with new bytes, so that no lane starves others."""
-        dirty = ((self._wrote != self._committed) | (self._wanted != self._rewritten)).nonzero()[0]
+        is_dirty = (self._wrote != self._committed) | (self._wanted != self._rewritten)
+        dirty = (is_dirty & self.sound.mask).nonzero()[0]
         now = self.clock.monotonic_ns()
         moved = 0
         for lane in dirty.tolist():
@@ -88,7 +93,7 @@ class Committer(BaseStage):
         return moved
 
     def advance(self, lane: int, now: int) -> int:
-        if self._not_before.get(lane, 0) > now:
+        if self._not_before.get(lane, 0) > now or not self.sound.has(lane):
             return 0
         committed = int(self._committed[lane])
         try:
@@ -99,6 +104,10 @@ class Committer(BaseStage):
             self.set_fault(lane, _fault_of(error))
             self._not_before[lane] = now + self._retry_ns
             self._close_file(lane)
+            return 0
+        except (ValueError, ArithmeticError):
+            if not self.sound.is_damaged(lane):
+                raise
             return 0
         if moved:
             self._flusher.wake()
@@ -126,7 +135,7 @@ class Committer(BaseStage):
         wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
         if wrote - committed >= self._least_bytes or self.stopping:
             return wrote > committed
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         return (
             wrote // size > committed // size
             or now - self._last_commit.get(lane, LONG_AGO_NS) >= self._thorough_ns
@@ -136,7 +145,7 @@ class Committer(BaseStage):
     def _commit(self, lane: int, row: memoryview) -> bool:
         """Commits one slice of a lane. False if its segment is not made, or not open, yet."""
         wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         start = segment_start(committed, size)
         if row[Lane.ALLOCATED] < start + size:
             self._allocator.wake()
@@ -146,6 +155,9 @@ class Committer(BaseStage):
             return False
         direct = is_direct(row, start // size)  # its bytes are in the file before `wrote` says so
         data_end = min(wrote, start + size) if direct else self._data_end(row, start, size, wrote)
+        if not committed <= data_end <= start + size:
+            self.sound.set_aside(lane, f"the data of segment {start:,} ends at {data_end:,}")
+            return False
         stop = data_end if direct else min(data_end, committed + self._slice_bytes)
         began = self.clock.monotonic_ns()
         if direct:
@@ -166,8 +178,7 @@ class Committer(BaseStage):
         """Where the data of a segment ends: at `wrote`, or behind the BLANK of a full segment."""
         if wrote < start + size:
             return wrote
-        slots = row[Lane.SLOTS]
-        return row[Lane.DATA_END + start // size % slots]
+        return row[Lane.DATA_END + start // size % row[Lane.SLOTS]]
 
     def _rewrite(self, lane: int, row: memoryview) -> None:
         """Writes [flushed, committed) again from the buffers, into the same files.
@@ -176,7 +187,7 @@ class Committer(BaseStage):
         published, because the failed sync may have lost that too. Raises OSError, CorruptRecord.
         """
         flushed, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         where = flushed - flushed % PAGE_BYTES
         self._trusted_above[lane] = wrote
         log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
@@ -196,7 +207,7 @@ class Committer(BaseStage):
         OSError, CorruptRecord.
         """
         if stop > self._trusted_above.get(lane, 0):
-            start = segment_start(committed, row[Lane.SEGMENT_SIZE])
+            start = segment_start(committed, self.facts.segment_bytes)
             self._rewrite_in_segment(lane, row, start, committed - committed % PAGE_BYTES, stop)
             self._trusted_above[lane] = math.inf
 
@@ -214,7 +225,7 @@ class Committer(BaseStage):
         A direct segment has no buffer, so its bytes are read back from the file, and every CRC must
         be right. Raises CorruptRecord.
         """
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         if not is_direct(row, start // size):
             end = max(min(self._data_end(row, start, size, committed), committed), where)
             held = self._buffers.get(lane).slot(start // size)[

@@ -81,15 +81,17 @@ class Dispatcher(BaseStage):
 
         A sync may have failed under the previous dispatcher, and the kernel reports that only once.
         """
-        self._dispatched[:] = self.lanes[:, Lane.DISPATCH_SYNCED]
+        for lane in np.flatnonzero(self._flushed).tolist():
+            if not self.sound.is_damaged(lane):
+                self._dispatched[lane] = self.lanes[lane, Lane.DISPATCH_SYNCED]
 
     def left(self) -> int:
-        return int(np.sum(self._flushed - self._dispatched))
+        return int(np.sum((self._flushed - self._dispatched)[self.sound.mask]))
 
     def work(self) -> int:
         """Dispatches one slice of every lane that has new records, across segments."""
         moved = 0
-        for lane in np.flatnonzero(self._flushed > self._dispatched).tolist():
+        for lane in np.flatnonzero((self._flushed > self._dispatched) & self.sound.mask).tolist():
             before = moved
             while self._flushed[lane] > self._dispatched[lane] and (step := self._advance(lane)):
                 moved += step
@@ -102,6 +104,8 @@ class Dispatcher(BaseStage):
 
         Returns 0 after a fault.
         """
+        if not self.sound.has(lane):
+            return 0
         try:
             moved = self._dispatch(lane)
             self.set_fault(lane, 0)
@@ -111,6 +115,9 @@ class Dispatcher(BaseStage):
         except CommitLogError as error:
             if self.set_fault(lane, errno.EILSEQ):
                 log.error("lane %d: %s", lane, error)
+        except (ValueError, ArithmeticError):
+            if not self.sound.is_damaged(lane):
+                raise
         return 0
 
     def _dispatch(self, lane: int) -> int:
@@ -118,7 +125,7 @@ class Dispatcher(BaseStage):
         row = self.control.row(lane)
         # retention may have passed the place from which the queues are built anew
         where, flushed = max(row[Lane.DISPATCHED], row[Lane.FIRST]), row[Lane.FLUSHED]
-        size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        size = self.facts.segment_bytes
         start = segment_start(where, size)
         state = self._state_of(lane)
         if where != row[Lane.DISPATCHED]:
@@ -251,7 +258,7 @@ class Dispatcher(BaseStage):
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._synced_ns >= self._sync_ns:
             for lane, state in self._state.items():
-                if any(queue.is_removed() for queue in state.queues.values()):
+                if self.sound.has(lane) and any(queue.is_removed() for queue in state.queues.values()):
                     self._start_over(lane, state)
             self._sync()
 
@@ -273,6 +280,8 @@ class Dispatcher(BaseStage):
         """Syncs the consume queues, and then stores `dispatch_synced`."""
         self._synced_ns = self.clock.monotonic_ns()
         for lane, state in self._state.items():
+            if not self.sound.has(lane):
+                continue
             row = self.control.row(lane)
             dispatched = row[Lane.DISPATCHED]
             if dispatched == row[Lane.DISPATCH_SYNCED]:

@@ -108,6 +108,8 @@ class Flusher(BaseStage):
         for lane in range(len(self.lanes)):
             row = self.control.row(lane)
             row[Lane.OPENED] = 0
+            if not self.sound.has(lane):
+                continue
             self._open_segments(lane)
             if row[Lane.FLUSHED] != row[Lane.COMMITTED]:
                 row[Lane.REWRITE_WANTED] += 1
@@ -145,7 +147,7 @@ class Flusher(BaseStage):
         self._dispatcher.wake()
 
     def left(self) -> int:
-        return int(np.sum(self._wrote - self._flushed))
+        return int(np.sum((self._wrote - self._flushed)[self.sound.mask]))
 
     def on_wait_end(self) -> None:
         if self.clock.monotonic_ns() - self._recorded_ns >= self._positions_ns:
@@ -192,7 +194,7 @@ class Flusher(BaseStage):
             return
         flushed = int(np.sum(self._flushed))
         self._progress = now, flushed
-        behind = self._wrote - self._flushed
+        behind = (self._wrote - self._flushed)[self.sound.mask]
         if flushed != flushed_then:
             log.info(
                 "flush progress: %d bytes flushed in %d s; the disk is behind memory by %d bytes in all, %d a lane at most",
@@ -209,12 +211,13 @@ class Flusher(BaseStage):
         """
         self._committer_beat = self._committer_row[Stage.HEARTBEAT]
         opened = False
-        for lane in (self._allocated > self._opened).nonzero()[0].tolist():
-            opened = (lane not in self._removed and self._open_segments(lane)) or opened
+        for lane in ((self._allocated != self._opened) & self.sound.mask).nonzero()[0].tolist():
+            opened = (lane not in self._removed and self.sound.has(lane) and self._open_segments(lane)) or opened
         if opened:
             self._committer.wake()
         now = self.clock.monotonic_ns()
-        due = [lane for lane in (self._committed > self._flushed).nonzero()[0].tolist() if self._is_due(lane, now)]
+        behind = (self._committed > self._flushed) & self.sound.mask
+        due = [lane for lane in behind.nonzero()[0].tolist() if self._is_due(lane, now)]
         moved = 0
         if len(due) == 1:
             order = self._order(due[0])
@@ -246,13 +249,13 @@ class Flusher(BaseStage):
         A sync must be possible, and either enough bytes are there or somebody waits.
         """
         row = self.control.row(lane)
-        if self._not_before.get(lane, 0) > now or lane in self._removed:
+        if self._not_before.get(lane, 0) > now or lane in self._removed or not self.sound.has(lane):
             return False
         if row[Lane.REWRITTEN] != row[Lane.REWRITE_WANTED]:
             self._committer.wake()
             return False
         committed, flushed = row[Lane.COMMITTED], row[Lane.FLUSHED]
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         if segment_start(flushed, size) not in self._files.get(lane, {}):
             return False  # it could not be opened, and is tried again later
         if row[Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
@@ -266,7 +269,7 @@ class Flusher(BaseStage):
         """The order for the next fdatasync: the segment that `flushed` is in, up to `committed`."""
         row = self.control.row(lane)
         flushed, committed = row[Lane.FLUSHED], row[Lane.COMMITTED]
-        size = row[Lane.SEGMENT_SIZE]
+        size = self.facts.segment_bytes
         start = segment_start(flushed, size)
         return SyncOrder(lane, flushed, committed, start, min(committed, start + size), self._files[lane][start])
 
@@ -286,6 +289,18 @@ class Flusher(BaseStage):
         return 0, self.clock.monotonic_ns() - began
 
     def _finish(self, order: SyncOrder, result: tuple[int, int]) -> int:
+        """Publishes the result of a sync. Returns by how many bytes `flushed` moved.
+
+        Returns 0 for a lane whose words turn out to be damaged.
+        """
+        try:
+            return self._take(order, result)
+        except (ValueError, ArithmeticError):
+            if not self.sound.is_damaged(order.lane):
+                raise
+            return 0
+
+    def _take(self, order: SyncOrder, result: tuple[int, int]) -> int:
         """Publishes what a sync has made durable, or asks the committer to write it again.
 
         Returns by how many bytes `flushed` moved.
@@ -308,7 +323,7 @@ class Flusher(BaseStage):
         self._notices.tell_readers()
         if row[Lane.LISTENING]:
             self._notices.publish(lane, order.committed, order.target)
-        is_segments_end = order.target % row[Lane.SEGMENT_SIZE] == 0
+        is_segments_end = order.target % self.facts.segment_bytes == 0
         if is_segments_end:
             self.channel.close(self._files[lane].pop(order.start))
         if is_segments_end or lane not in self._recorded:
@@ -325,7 +340,7 @@ class Flusher(BaseStage):
         """
         row = self.control.row(lane)
         allocated, flushed = row[Lane.ALLOCATED], row[Lane.FLUSHED]
-        size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
+        size = self.facts.segment_bytes
         files = self._files.setdefault(lane, {})
         lane_directory = self.directory.lane_directory(lane)
         try:
@@ -349,6 +364,8 @@ class Flusher(BaseStage):
         """
         self._recorded_ns = self.clock.monotonic_ns()
         for lane in np.flatnonzero(self._flushed).tolist():
+            if self.sound.is_damaged(lane):
+                continue
             row = self.control.row(lane)
             first = row[Lane.FIRST]  # loaded before the other two: it may grow up to them
             # nothing below the first offset needs an entry, and queues that are being built anew

@@ -87,7 +87,7 @@ class HAService(BaseStage):
         return self._find_limit(lane, self.lane_logs[lane])
 
     def _find_limit(self, lane: int, lane_log: LaneLog) -> int:
-        if lane_log.limit >= self._flushed[lane]:
+        if lane_log.limit >= self._flushed[lane] or not self.sound.has(lane):
             return 0
         before = lane_log.limit
         try:
@@ -101,9 +101,8 @@ class HAService(BaseStage):
 
     def _add(self, lane: int) -> None:
         """Adds a lane. Its limit is known before the first peer can ask for it."""
-        row = self.control.row(lane)
-        size = row[Lane.SEGMENT_SIZE] or self.facts.segment_bytes
-        lane_log = LaneLog(self.directory.lane_directory(lane), row, size, self.channel)
+        size = self.facts.segment_bytes
+        lane_log = LaneLog(self.directory.lane_directory(lane), self.control.row(lane), size, self.channel)
         self._find_limit(lane, lane_log)
         self.lane_logs[lane] = lane_log
 

@@ -20,13 +20,20 @@ from commitlog.disk.direct_segment import clear_unpublished
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import Lock, try_lane
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
-from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error, store_moved
+from commitlog.errors import (
+    NotEnoughSharedMemory,
+    RecoveryError,
+    StoreNotRunning,
+    disk_error,
+    store_moved,
+)
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.region import RegionFull
+from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.shm.write_buffers import WriteBuffers, free_bytes
 
 ROCKETMQ_LOCK_TEXT = b"lock"
@@ -46,8 +53,12 @@ class LogEnd:
 
 
 def is_damaged(row: memoryview) -> bool:
-    """Whether a failed sync has lost bytes of a lane that cannot be written again (LaneDamaged)."""
-    return row[Lane.COMMITTER_FAULT] == errno.EILSEQ
+    """Whether a lane is stopped until the next start.
+
+    A failed sync has lost bytes that cannot be written again (LaneDamaged), or somebody has written
+    over the lane's words (LaneWordsDamaged).
+    """
+    return row[Lane.COMMITTER_FAULT] in (errno.EILSEQ, WORDS_DAMAGED)
 
 
 def has_lost_files(row: memoryview) -> bool:

@@ -20,15 +20,19 @@ from commitlog.errors import CorruptRecord, PoolNotAdopted, disk_error
 from commitlog.opening import Report
 from commitlog.opening.adopted_log import AdoptedLog, attach_buffers, has_other_bytes, not_its_buffers
 from commitlog.opening.adopted_queues import check_queues
+from commitlog.opening.held_records import write_out_held
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
 from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import LANE_ROWS, Lane, segment_start
+from commitlog.shm.layout import LANE_ROW_WORDS, LANE_ROWS, Lane, segment_start
 from commitlog.shm.row_check import check_row
 from commitlog.shm.write_buffers import is_direct, remove_buffers
 
 _COMPARED_BYTES = 1 << 18
+_NO_SIZE = 1
+"""No segment has this size: the words of a lane are not sound while they are set anew."""
+_LOSSES_MOST = 1 << 32
 _ZEROS = bytes(_COMPARED_BYTES)
 _OF_THE_LAST_RUN = (
     Lane.COMMITTER_FAULT,
@@ -70,6 +74,10 @@ class Adoption:
             has_buffers = row[Lane.BUFFERS] & 1
             if lane in on_disk:
                 self._adopt_lane(self.directory.lane_directory(lane), has_buffers=bool(has_buffers))
+            elif lane not in self.facts.lanes and check_row(row, self.facts.segment_bytes):
+                self.report(f"lane {lane}: somebody has written over its words in {self._pool}; it has no messages")
+                for word in range(LANE_ROW_WORDS):
+                    row[word] = 0
             elif has_buffers or row[Lane.FLUSHED] > row[Lane.FIRST]:
                 raise PoolNotAdopted(
                     f"lane {lane} is in {self._pool} and has no directory under {self.directory.path}: put the directory "
@@ -78,7 +86,9 @@ class Adoption:
 
     def _adopt_lane(self, lane_directory: LaneDirectory, *, has_buffers: bool) -> None:
         lane, row = lane_directory.number, self.control.row(lane_directory.number)
-        self._check_words(lane, row)
+        if wrong := self._damage_of_words(lane, row):
+            self._recover_words(lane_directory, row, wrong)
+            return
         if not has_buffers:
             _check_end(self.control, lane_directory, self.facts.segment_bytes, self.channel)
             self._check_files(lane_directory)
@@ -119,17 +129,52 @@ class Adoption:
             return
         self._check_files(lane_directory)
 
-    def _check_words(self, lane: int, row: memoryview) -> None:
-        """Raises PoolNotAdopted for positions that no lane of this store can have."""
-        wrong, known = check_row(row, self.facts.segment_bytes), self.facts.lanes.get(lane, 0)
-        if not wrong and row[Lane.FLUSHED] < known:
-            wrong = f"FLUSHED is {row[Lane.FLUSHED]:,}, and store.json says {known:,}"
-        if wrong:
-            raise PoolNotAdopted(
-                f"lane {lane}: its positions in {self.control.region.path} are damaged: {wrong}. Keep a copy of the pool, "
-                f"then remove it, {self._pool}, to go on with what the files say: messages of any lane that are in the pool "
-                f"only are given up then"
+    def _damage_of_words(self, lane: int, row: memoryview) -> str:
+        """What no lane of this store can have; empty for a sound row."""
+        size, known = self.facts.segment_bytes, self.facts.lanes.get(lane, 0)
+        if wrong := check_row(row, size):
+            return wrong
+        flushed, wrote = row[Lane.FLUSHED], row[Lane.WROTE]
+        if flushed < known:
+            return f"flushed is {flushed:,}, and store.json says {known:,}"
+        for start in range(segment_start(flushed, size), segment_start(wrote, size), size):
+            end = (
+                start + size if is_direct(row, start // size) else row[Lane.DATA_END + start // size % row[Lane.SLOTS]]
             )
+            if not max(start, flushed) <= end <= start + size:
+                return f"the data of segment {start:,} ends at {end:,}"
+        return ""
+
+    def _recover_words(self, lane_directory: LaneDirectory, row: memoryview, wrong: str) -> None:
+        """Recovers a lane whose words are damaged, from its files and then from its write buffers.
+
+        A lane that somebody holds stays as it is: the stages set it aside, and the next start looks
+        again. Until all words are set, they can't be true, so a start that is killed is repeated.
+        Raises RecoveryError, DiskError.
+        """
+        lane, size = lane_directory.number, self.facts.segment_bytes
+        damaged = f"lane {lane}: its words in {self.control.region.path} are damaged: {wrong}"
+        if is_leased(lane_directory, self._pool, self.channel):
+            self.report(
+                f"{damaged}; it is set aside, because producer {row[Lane.LESSEE_PID]} still holds it: close it, then start "
+                f"again"
+            )
+            return
+        self.report(f"{damaged}; it is recovered from its files and its write buffers")
+        row[Lane.SEGMENT_SIZE] = _NO_SIZE
+        losses = row[Lane.LOSSES] % _LOSSES_MOST
+        for word in range(LANE_ROW_WORDS):
+            if word != Lane.SEGMENT_SIZE:
+                row[word] = 0
+        row[Lane.LOSSES] = losses
+        _note_loss(row, 0)
+        self._recover(lane)
+        if kept := write_out_held(lane_directory, self._pool, row[Lane.WROTE], size, self.channel):
+            self.report(f"lane {lane}: {kept:,} bytes that were only in its write buffers are kept")
+            self._recover(lane)
+        row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]
+        remove_buffers(self._pool, lane)
+        row[Lane.SEGMENT_SIZE] = 0
 
     def _recover(self, lane: int, *, known_end: int = 0) -> None:
         recover_into(

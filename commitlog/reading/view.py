@@ -30,7 +30,7 @@ from commitlog.errors import DamagedFile, StoreNotFound, disk_error, is_refusal
 from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import LANE_ROWS, Lane
 from commitlog.shm.region import RegionError, private_directory
-from commitlog.shm.row_check import UNFLUSHED_SEGMENTS_MAX
+from commitlog.shm.row_check import is_within_reach
 
 _LOOKS_MOST = 100
 _LOOK_AGAIN_SECONDS = 0.001
@@ -273,7 +273,7 @@ class StoreView:
             dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
             entries, first = counted_entries(row, dispatched), row[Lane.FIRST]
             in_order = max(dispatched, first, self.facts.lanes.get(lane, 0)) <= flushed <= committed
-            if in_order and committed - flushed <= UNFLUSHED_SEGMENTS_MAX * self.segment_bytes:
+            if in_order and is_within_reach(row, flushed, committed, self.segment_bytes):
                 return LaneLimits(lane, first, dispatched, flushed, committed, entries)
             SYSTEM_CLOCK.sleep(_LOOK_AGAIN_SECONDS)
         raise DamagedFile(

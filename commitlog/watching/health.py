@@ -19,6 +19,7 @@ from commitlog.errors import FAULT_BY_ERRNO, DiskError
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import STANDS_STILL_MS
 from commitlog.shm.counters import RetentionFlag
+from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.statistics import RETENTION_WORDS, StoreStatistics
 from commitlog.watching.snapshot import StoreSnapshot
 
@@ -35,6 +36,7 @@ CODES: dict[str, Severity] = {
     "stage-gone": "degraded",
     "stage-silent": "degraded",
     "stage-restarts": "degraded",
+    "lane-words-damaged": "degraded",
     "stage-fault": "degraded",
     "producer-blocked": "degraded",
     "unflushed": "degraded",
@@ -280,9 +282,17 @@ def _faults(facts: StoreStatistics) -> Iterator[Reason]:
     for lane in facts.lanes:
         for stage, code in (lane.faults or {}).items():
             met[stage, code] = (*met.get((stage, code), ()), lane.lane)
+    damaged = {lane for (_, code), lanes in met.items() if code == WORDS_DAMAGED for lane in lanes}
+    if damaged:
+        text = f"{_name(tuple(sorted(damaged)))}: somebody has written over its words in shared memory; it is set aside"
+        way_out = f"start the store again: that recovers the lane; {facts.path}/logs/committer.log says more"
+        yield _reason("lane-words-damaged", text, way_out, lanes=tuple(sorted(damaged)))
     for (stage, code), lanes in met.items():
+        if code == WORDS_DAMAGED:
+            continue
         name = errno.errorcode.get(code, str(code))
-        text = f"{_name(lanes)}: the {stage} can't go on: {name}, {os.strerror(code)}"
+        said = f", {os.strerror(code)}" if code in errno.errorcode else ""
+        text = f"{_name(lanes)}: the {stage} can't go on: {name}{said}"
         yield _reason("stage-fault", text, FAULT_BY_ERRNO.get(code, DiskError).hint, stage=stage, lanes=lanes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,27 +18,24 @@ class PoolWatch:
     """Counts and warns of lanes without free buffers. The allocator calls `update` now and then.
 
     `lanes` is the live table of lane rows. A lane may be without a free buffer for `low_water_ms`.
+    Buffers have `segment_bytes`.
     """
 
-    def __init__(self, lanes: npt.NDArray[np.uint64], low_water_ms: int) -> None:
-        self._lanes, self.low_water_ms = lanes, low_water_ms
+    def __init__(self, lanes: npt.NDArray[np.uint64], segment_bytes: int, low_water_ms: int) -> None:
+        self._lanes, self._segment_bytes, self.low_water_ms = lanes, segment_bytes, low_water_ms
         self._empty_since: dict[int, int] = {}
         self._warned: set[int] = set()
 
-    def update(self, now: int) -> None:
-        """Warns of lanes that have had no free buffer for long. `now` is in monotonic ns."""
-        for lane in self._with_buffers():
-            self._watch_level(lane, now)
-
-    def _with_buffers(self) -> list[int]:
-        has_buffers = (self._lanes[:, Lane.BUFFERS] & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
-        lanes: list[int] = np.flatnonzero(has_buffers).tolist()
-        return lanes
+    def update(self, leased: Iterable[int], now: int) -> None:
+        """Warns of leased lanes that have had no free buffer for long. `now` is in monotonic ns."""
+        for lane in leased:
+            if self._lanes[lane, Lane.SLOTS]:
+                self._watch_level(lane, now)
 
     def _watch_level(self, lane: int, now: int) -> None:
         row = self._lanes[lane]
         wrote, flushed = int(row[Lane.WROTE]), int(row[Lane.FLUSHED])
-        if available_buffers(wrote, flushed, int(row[Lane.SEGMENT_SIZE]), int(row[Lane.SLOTS])) > 0:
+        if available_buffers(wrote, flushed, self._segment_bytes, int(row[Lane.SLOTS])) > 0:
             self._empty_since.pop(lane, None)
             if lane in self._warned:
                 self._warned.remove(lane)

@@ -20,7 +20,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,7 +82,10 @@ class OldSegment:
 
 
 class Retention:
-    """Retires old segments of a store, and unlinks them. Only the allocator uses it."""
+    """Retires old segments of a store, and unlinks them. Only the allocator uses it.
+
+    `is_damaged` says whether a lane's words are damaged: nothing of it is deleted then.
+    """
 
     def __init__(
         self,
@@ -90,8 +93,10 @@ class Retention:
         facts: StoreFacts,
         config: RetentionConfig,
         control: ControlRegion,
+        is_damaged: Callable[[int], bool],
         clock: Clock,
     ) -> None:
+        self._is_damaged = is_damaged
         self.directory, self.config, self.control, self.clock = directory, config, control, clock
         self.channel: FileChannel = directory.channel
         self._size, self._store_id = facts.segment_bytes, facts.id
@@ -311,7 +316,7 @@ class Retention:
     def _candidates(self) -> Iterator[OldSegment]:
         """The oldest segment of each lane, where it may be deleted."""
         for lane in self.directory.lane_numbers():
-            if lane >= LANE_ROWS:
+            if self._is_damaged(lane):
                 continue
             row = self.control.row(lane)
             start = row[Lane.FIRST]
@@ -325,7 +330,7 @@ class Retention:
 
     def _total_bytes(self) -> int:
         """The bytes of all segment files, by the words in shared memory."""
-        rows = map(self.control.row, range(LANE_ROWS))
+        rows = [self.control.row(lane) for lane in range(LANE_ROWS) if not self._is_damaged(lane)]
         return sum(row[Lane.ALLOCATED] - row[Lane.FIRST] for row in rows)
 
     # ---- deleting -------------------------------------------------------------------------------
@@ -355,7 +360,7 @@ class Retention:
         listed.
         """
         for lane in self.directory.lane_numbers():
-            if lane >= LANE_ROWS:
+            if self._is_damaged(lane):
                 continue
             row = self.control.row(lane)
             first = row[Lane.FIRST]

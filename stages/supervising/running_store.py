@@ -21,6 +21,7 @@ from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.counters import take_sample
 from commitlog.shm.layout import HA_SERVICE, Header, Lane
+from commitlog.shm.row_check import check_row
 from commitlog.stages.supervising.reporting import tell, tell_error, warn
 from commitlog.stages.supervising.stage_processes import StageProcess, StageProcesses, stage_module
 from commitlog.stages.supervising.stopping import close_store, give_up_pool, is_undrained, rewrites_are_left
@@ -156,7 +157,11 @@ class RunningStore:
         offset beside a lane's number is a record's end.
         """
         ends = self.control.lane_table()[:, Lane.DISPATCHED]
-        new = {lane: int(ends[lane]) for lane in ends.nonzero()[0].tolist() if lane not in self.facts.lanes}
+        new = {
+            lane: int(ends[lane])
+            for lane in ends.nonzero()[0].tolist()
+            if lane not in self.facts.lanes and not check_row(self.control.row(lane), self.facts.segment_bytes)
+        }
         if not new or self.clock.monotonic_ns() < self._note_lanes_at:
             return
         facts = replace(self.facts, lanes={**self.facts.lanes, **new})
@@ -253,7 +258,12 @@ class RunningStore:
         It could if work is left because a stage was dead, or because a stage asked for a rewrite
         after the committer had left.
         """
-        return (rewrites_are_left(self.control) or self.stages.has_failed()) and is_undrained(self.control)
+        return (rewrites_are_left(self.control, self.facts.segment_bytes) or self.stages.has_failed()) and is_undrained(
+            self.control, self.facts.segment_bytes
+        )
+
+    def _is_undrained(self) -> bool:
+        return is_undrained(self.control, self.facts.segment_bytes)
 
     def _drain_again(self) -> None:
         """Lets all stages run a second and last time.
@@ -266,6 +276,6 @@ class RunningStore:
         except (StageFailed, OSError) as error:
             self.report(str(error))
         deadline = self.clock.monotonic_ns() + _DRAIN_AGAIN_NS
-        while is_undrained(self.control) and self.clock.monotonic_ns() < deadline and not self.request.hurry:
+        while self._is_undrained() and self.clock.monotonic_ns() < deadline and not self.request.hurry:
             self.clock.sleep(_POLL_SECONDS)
         self.stages.stop(self._is_hurried)

@@ -25,6 +25,7 @@ from commitlog.opening.stray_pools import remove_pool
 from commitlog.reading.queue_bounds import ends_of_queues
 from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.row_check import WORDS_DAMAGED, check_row
 from commitlog.shm.write_buffers import remove_buffers
 from commitlog.status import StopReport
 
@@ -47,7 +48,7 @@ def close_store(
         f"lane {lane}: its directory was removed under the running store; its buffers stay, with the bytes that no file "
         f"has: put the directory back if you can, then start again"
         for lane in _unflushed(control)
-        if lane not in numbers
+        if lane not in numbers and not check_row(control.row(lane), facts.segment_bytes)
     ]
     for number in numbers:
         try:
@@ -87,12 +88,12 @@ def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlR
         remove_pool(control.region.path.parent)
 
 
-def is_undrained(control: ControlRegion) -> bool:
+def is_undrained(control: ControlRegion, segment_bytes: int) -> bool:
     """Whether a stage can still do something.
 
     It could flush accepted messages, or index flushed ones.
     """
-    lanes = _sound_lanes(control)
+    lanes = _sound_lanes(control, segment_bytes)
     left = (lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED]) | (lanes[:, Lane.FLUSHED] != lanes[:, Lane.DISPATCHED])
     return bool(left.any())
 
@@ -103,19 +104,21 @@ def _unflushed(control: ControlRegion) -> list[int]:
     return list(map(int, np.flatnonzero(lanes[:, Lane.WROTE] != lanes[:, Lane.FLUSHED])))
 
 
-def rewrites_are_left(control: ControlRegion) -> bool:
+def rewrites_are_left(control: ControlRegion, segment_bytes: int) -> bool:
     """Whether a flusher has asked for a rewrite that no committer has carried out."""
-    lanes = _sound_lanes(control)
+    lanes = _sound_lanes(control, segment_bytes)
     return bool((lanes[:, Lane.REWRITE_WANTED] != lanes[:, Lane.REWRITTEN]).any())
 
 
-def _sound_lanes(control: ControlRegion) -> npt.NDArray[np.uint64]:
-    """A copy of the rows of all lanes except damaged ones (LaneDamaged).
+def _sound_lanes(control: ControlRegion, segment_bytes: int) -> npt.NDArray[np.uint64]:
+    """A copy of the rows of all lanes except damaged ones (LaneDamaged, LaneWordsDamaged).
 
     No stage can do anything for a damaged lane.
     """
     lanes = control.lane_table()
-    sound: npt.NDArray[np.uint64] = lanes[lanes[:, Lane.COMMITTER_FAULT] != errno.EILSEQ]
+    is_sound = ~np.isin(lanes[:, Lane.COMMITTER_FAULT], (errno.EILSEQ, WORDS_DAMAGED))
+    is_sound &= [not check_row(control.row(lane), segment_bytes) for lane in range(len(lanes))]
+    sound: npt.NDArray[np.uint64] = lanes[is_sound]
     return sound
 
 
@@ -130,6 +133,11 @@ def _close_lane(
     with lane_locked(lane_directory, control.region.path.parent, channel) as is_ours:
         if not is_ours:
             return f"lane {lane}: producer {row[Lane.LESSEE_PID]} still holds it"
+        if wrong := check_row(row, facts.segment_bytes):
+            return (
+                f"lane {lane}: its words in {control.region.path} are damaged ({wrong}): it was set aside; the next start "
+                f"recovers it from its files and its buffers"
+            )
         wrote, flushed = row[Lane.WROTE], row[Lane.FLUSHED]
         if row[Lane.FLUSHER_FAULT] == errno.ENOENT:
             return (
@@ -145,7 +153,7 @@ def _close_lane(
             return f"lane {lane}: {wrote - flushed} bytes are in the pool, not flushed yet; the next start drains them"
         _remove_unused_segments(lane_directory, row, channel)
         if clear_unpublished(lane_directory, row, channel):
-            _sync_segment(lane_directory, segment_start(wrote, row[Lane.SEGMENT_SIZE]), channel)
+            _sync_segment(lane_directory, segment_start(wrote, facts.segment_bytes), channel)
         timestamp = row[Lane.DISPATCHED_TIMESTAMP]
         first = row[Lane.FIRST]
         dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # records below `first` need no entries

@@ -67,7 +67,9 @@ class RetentionCase:
 
     def retention(self, **knobs: Any) -> Retention:
         config = RetentionConfig(**knobs)
-        return Retention(self.store.directory, self.store.facts, config, self.store.control, self.clock)
+        return Retention(
+            self.store.directory, self.store.facts, config, self.store.control, lambda _: False, self.clock
+        )
 
     def record_positions(self) -> None:
         """What the flusher does each second."""

@@ -17,7 +17,6 @@ import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
-from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, pid_of
@@ -81,14 +80,6 @@ def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
             pytest.raises(errors.PoolNotAdopted, match=r"the store's pool can't be read: .*/control"),
         ):
             commitlog.Store.open(path, CONFIG)
-    for word, value in ((Lane.SEGMENT_SIZE, 12345), (Lane.WROTE, 1 << 60), (Lane.FLUSHED, 1 << 20)):
-        control = ControlRegion.attach(pool, writable=True)
-        before = control.row(0)[word]
-        control.row(0)[word] = value
-        with pytest.raises(errors.PoolNotAdopted, match=r"its positions in .*control are damaged"):
-            commitlog.Store.open(path, CONFIG)
-        control.row(0)[word] = before
-        control.close()
     assert commitlog.Store.open(path, CONFIG).close().drained
     with commitlog.Reader(path, start="earliest") as reader:
         assert [int(message.value) for message in reader] == list(range(100))

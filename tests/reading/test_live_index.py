@@ -41,6 +41,7 @@ class LiveLane:
         directory.save(replace(directory.load(), generation=1, pool=place))
         for word in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED, Lane.DISPATCH_SYNCED):
             self.set(word, self.made.end)
+        self.set(Lane.ALLOCATED, (self.made.end // self.store.segment_bytes + 1) * self.store.segment_bytes)
 
     def set(self, word: int, value: int) -> None:
         self.control.row(0)[word] = value

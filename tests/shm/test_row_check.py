@@ -11,7 +11,7 @@ from commitlog.disk.store_directory import StoreDirectory, new_store_id
 from commitlog.inspecting.verify import verify_store
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
-from commitlog.shm.row_check import check_row
+from commitlog.shm.row_check import check_row, is_sound
 from tests.waiting import wait_until
 
 SOUND = {
@@ -25,6 +25,7 @@ SOUND = {
     Lane.WROTE: 73_000,
     Lane.SEGMENT_SIZE: 1 << 16,
     Lane.SLOTS: 3,
+    Lane.ALLOCATED: 3 << 16,
 }
 
 
@@ -42,7 +43,14 @@ SOUND = {
         (Lane.SEGMENT_SIZE, 1 << 15, "its segment size is 32,768, the store's 65,536"),
         (Lane.SEGMENT_SIZE, 0, "nobody has leased it in this pool"),
         (Lane.SLOTS, 9, "it has 9 buffers"),
-        (Lane.WROTE, 71_001 + (9 << 16), "589,825 bytes are written and not flushed"),
+        (Lane.SLOTS, 2, "it has 2 buffers"),
+        (Lane.FLUSH_REQUESTED, 73_001, "flush_requested is 73,001, and wrote 73,000"),
+        (Lane.FIRST, 65_537, "first is 65,537"),
+        (Lane.ALLOCATED, 0, "allocated is 0, and flushed 71,000"),
+        (Lane.ALLOCATED, 1, "allocated 1; segments have 65,536 bytes"),
+        (Lane.ALLOCATED, 1 << 40, "allocated is 1,099,511,627,776"),
+        (Lane.BUFFERS, (1 << 64) - 1, "buffers is 18,446,744,073,709,551,615"),
+        (Lane.WROTE, 71_001 + (9 << 16), "589,825 bytes are written and not flushed, more than the lane has room for"),
     ],
 )
 def test_what_no_lane_can_have(tmp_path: Path, word: int, value: int, wrong: str) -> None:
@@ -52,8 +60,24 @@ def test_what_no_lane_can_have(tmp_path: Path, word: int, value: int, wrong: str
     for index, sound in SOUND.items():
         row[index] = sound
     assert check_row(row, 1 << 16) == ""
+    assert is_sound(row, 1 << 16)
     row[word] = value
     assert wrong in check_row(row, 1 << 16)
+    del row
+    control.close()
+
+
+def test_a_lane_without_buffers_may_be_far_behind_the_disk(tmp_path: Path) -> None:
+    """Its producer waits for the next file, not for a sync; it has nothing behind the last file."""
+    control = ControlRegion.create(tmp_path, new_store_id(), tmp_path)
+    row = control.row(0)
+    for index, sound in {**SOUND, Lane.SLOTS: 0, Lane.WROTE: 20 << 16, Lane.ALLOCATED: 20 << 16}.items():
+        row[index] = sound
+    assert check_row(row, 1 << 16) == ""
+    assert is_sound(row, 1 << 16)
+    row[Lane.WROTE] += 1
+    assert "more than the lane has room for" in check_row(row, 1 << 16)
+    assert not is_sound(row, 1 << 16)
     del row
     control.close()
 

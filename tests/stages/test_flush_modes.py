@@ -58,7 +58,7 @@ def test_the_first_timed_sync_comes_at_once_after_a_boot_too(tmp_path: Path, shm
 
 @pytest.mark.parametrize(
     "words",
-    [{"FLUSH_REQUESTED": 21}, {"WROTE": SEGMENT + 5, "COMMITTED": SEGMENT + 5}],
+    [{"FLUSH_REQUESTED": 20}, {"WROTE": SEGMENT + 5, "COMMITTED": SEGMENT + 5}],
     ids=["somebody waits", "a full segment"],
 )
 def test_timed_lets_nobody_wait(tmp_path: Path, shm_root: Path, words: dict[str, int]) -> None:

@@ -23,6 +23,7 @@ from commitlog.errors import StoreNotFound
 from commitlog.inspecting.verify import verify_store
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import STAGES
+from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.watching.health import CODES, Health, HealthLimits, Reason, health, unreadable
 from commitlog.watching.snapshot import Space, StoreSnapshot, StoreWatch
@@ -244,6 +245,16 @@ def test_the_same_fault_in_many_lanes_is_one_reason(good: StoreSnapshot) -> None
     lanes = tuple(replace(lane, lane=number, faults={"flusher": errno.EIO}) for number in (0, 3))
     (reason,) = health(replace(good, statistics=replace(good.statistics, lanes=lanes))).reasons
     assert reason.text == "lanes 0, 3: the flusher can't go on: EIO, Input/output error"
+
+
+def test_a_lane_that_is_set_aside_is_one_reason(good: StoreSnapshot) -> None:
+    """Several stages have set it aside; an errno that none can have is told as a number."""
+    (lane,) = good.statistics.lanes
+    lane = replace(lane, faults={"committer": WORDS_DAMAGED, "flusher": WORDS_DAMAGED, "allocator": 1 << 63})
+    first, second = health(replace(good, statistics=replace(good.statistics, lanes=(lane,)))).reasons
+    assert (first.code, first.lanes) == ("lane-words-damaged", (0,))
+    assert first.text == "lane 0: somebody has written over its words in shared memory; it is set aside"
+    assert second.text == f"lane 0: the allocator can't go on: {1 << 63}"
 
 
 def test_a_blocked_producer(shared_store: commitlog.Store) -> None:

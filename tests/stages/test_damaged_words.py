@@ -1,0 +1,227 @@
+"""A process that has the pool mapped writes garbage into the words of a lane.
+
+The lane is set aside by name. All others go on, and the next start recovers it from its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog import errors
+from commitlog.errors import ReadingWarning
+from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.layout import DECLARED, STAGES, Lane, Stage
+from commitlog.watching.health import health
+from commitlog.watching.snapshot import StoreWatch
+from tests.builders.killed import kill_store
+from tests.crash.scene import halted_process, pid_of
+from tests.waiting import wait_until
+
+SEGMENT_BYTES = 1 << 16
+MOST = (1 << 64) - 1
+Scribble = tuple[int, int]
+"""A word of a lane, and what is written into it."""
+
+KNOWN: list[Scribble] = [
+    (Lane.SEGMENT_SIZE, 0),
+    (Lane.SEGMENT_SIZE, 1 << 63),
+    (Lane.BUFFERS, MOST),
+    (Lane.WROTE, 1),
+    (Lane.WROTE, 1 << 60),
+    (Lane.COMMITTED, 0),
+    (Lane.COMMITTED, MOST),
+    (Lane.FLUSHED, 1 << 62),
+    (Lane.DISPATCHED, MOST),
+    (Lane.FLUSH_REQUESTED, MOST),
+    (Lane.ALLOCATED, 7),
+    (Lane.ALLOCATED, MOST),
+    (Lane.COMMITS, MOST),
+    (Lane.SLOTS, 1),
+    (Lane.DISPATCHED_TIMESTAMP, MOST),
+]
+"""Each of these has ended stages of the whole store, its stop, or its next start."""
+NOT_SEEN = (Lane.DATA_END, Lane.DIRECT)
+"""Words that a lane with one segment does not use."""
+
+
+def config_for(lanes: int) -> dict[str, dict[str, object]]:
+    return {
+        "store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": lanes + 1},
+        "supervisor": {"restarts_max": 2},
+        "allocator": {"lane_idle_ms": 600_000},
+    }
+
+
+@contextmanager
+def control_of(path: Path) -> Iterator[ControlRegion]:
+    """The control region of a store, to write into."""
+    with closing(StoreView(path)) as view:
+        assert view.pool is not None
+        control = ControlRegion.attach(view.pool, writable=True)
+    try:
+        yield control
+    finally:
+        control.close()
+
+
+class Victims:
+    """A store with a lane for each scribble, and one more that nobody harms.
+
+    `producers` has the lanes' producers by their numbers; the last one is the good one.
+    """
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.path, self.config = path, config_for(count)
+        self.good, self.sent = count, [0] * (count + 1)
+        self.open()
+        for lane in self._lanes:
+            self.send(lane).wait("flushed")
+        with control_of(path) as control:
+            wait_until(lambda: all(row[Lane.DISPATCHED] == row[Lane.WROTE] for row in map(control.row, self._lanes)))
+
+    def open(self) -> None:
+        """Starts the store, and makes the producers of all lanes."""
+        self.store = commitlog.Store.open(self.path, self.config)
+        self.producers = [commitlog.Producer(self.path) for _ in self._lanes]
+
+    @property
+    def _lanes(self) -> range:
+        return range(self.good + 1)
+
+    def send(self, lane: int) -> commitlog.Receipt:
+        receipt = self.producers[lane].send("t", b"%d-%d" % (lane, self.sent[lane]))
+        self.sent[lane] += 1
+        return receipt
+
+    def harm(self, scribbles: Sequence[Scribble]) -> None:
+        with control_of(self.path) as control:
+            for lane, (word, value) in enumerate(scribbles):
+                control.row(lane)[word] = value
+
+    def check_good(self) -> None:
+        """The lane that nobody has harmed goes on, and no stage has died."""
+        for _ in range(20):
+            self.send(self.good).wait("flushed", timeout=30)
+        with control_of(self.path) as control:
+            assert [control.stage_row(stage)[Stage.RESTARTS] for stage in STAGES] == [0] * len(STAGES)
+
+    def set_aside(self) -> set[int]:
+        """The lanes that `health` names."""
+        with StoreWatch(self.path) as watch:
+            found = health(watch.snapshot())
+        return {lane for reason in found.reasons if reason.code == "lane-words-damaged" for lane in reason.lanes}
+
+    def close_producers(self) -> None:
+        for producer in self.producers:
+            with contextlib.suppress(errors.CommitLogError):
+                producer.close()
+
+    def close(self) -> None:
+        self.close_producers()
+        self.store.close()
+
+    def check_all(self) -> None:
+        """After a start, each message that was flushed is read, or an error names its lane."""
+        for lane in self._lanes:
+            expected = [b"%d-%d" % (lane, number) for number in range(self.sent[lane])]
+            with warnings.catch_warnings(), commitlog.Reader(self.path, lanes={lane}, ignore_corrupt=True) as reader:
+                warnings.simplefilter("ignore", ReadingWarning)
+                assert [message.value for message in reader] == expected, lane
+
+
+def run(path: Path, scribbles: Sequence[Scribble], *, killed: bool, named: int = 0) -> None:
+    """Harms a lane with each scribble, ends the store, and starts it again.
+
+    `health` names the first `named` lanes meanwhile.
+    """
+    with closing(Victims(path, len(scribbles))) as victims:
+        victims.harm(scribbles)
+        victims.check_good()
+        wait_until(lambda: victims.set_aside() >= set(range(named)), "all of them are set aside")
+        victims.close_producers()
+        if killed:
+            kill_store(victims.store)
+        else:
+            victims.store.close()
+        victims.open()
+        victims.check_all()
+        victims.check_good()
+    victims.check_all()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_garbage_costs_its_own_lane_only(killed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The others go on, and a stop or a kill is followed by a start that recovers each by name."""
+    caplog.set_level(logging.WARNING)
+    run(tmp_path / "store", KNOWN, killed=killed, named=len(KNOWN))
+    for lane, (word, _) in enumerate(KNOWN):
+        if word != Lane.FLUSH_REQUESTED:  # each start sets that one to 0
+            assert f"lane {lane}: its words in " in caplog.text
+
+
+_WORDS = [
+    word.index + more
+    for name, word in DECLARED["Lane"].items()
+    for more in range(word.width)
+    if getattr(Lane, name) not in NOT_SEEN
+]
+_VALUES = [0, 1, 2, 3, 1 << 31, 1 << 62, 1 << 63, MOST, 0x5DEECE66D1234567]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("value", _VALUES)
+@pytest.mark.parametrize("killed", [False, True])
+def test_garbage_in_each_word(killed: bool, value: int, tmp_path: Path) -> None:
+    """Each word of a lane gets each value."""
+    run(tmp_path / "store", [(word, value) for word in _WORDS], killed=killed)
+
+
+def test_what_only_buffers_have_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Accepted messages that no file has are found in the buffers, over the ends of segments."""
+    path, value = tmp_path / "store", bytes(1000)
+    store = commitlog.Store.open(path, config_for(1))
+    with commitlog.Producer(path) as producer:
+        producer.send("t", value).wait("flushed")
+        with halted_process(pid_of(path, "committer")):
+            for _ in range(150):
+                producer.send("t", value)
+            kill_store(store)
+        with control_of(path) as control:
+            control.row(0)[Lane.COMMITTED] = MOST
+    commitlog.Store.open(path, config_for(1)).close()
+    assert "bytes that were only in its write buffers are kept" in caplog.text
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [value] * 151
+
+
+def test_a_lane_that_is_held_waits_for_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its producer raises the error by name, a start goes on without it, and the next has it."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, config_for(2))
+    producer = commitlog.Producer(path)
+    producer.send("t", b"0").wait("flushed")
+    with control_of(path) as control:
+        control.row(0)[Lane.COMMITTED] = MOST
+    with pytest.raises(errors.LaneWordsDamaged, match="its words in shared memory are damaged"):
+        producer.send("t", b"1").wait("flushed", timeout=60)
+    kill_store(store)
+    store = commitlog.Store.open(path, config_for(2))
+    assert "it is set aside, because producer" in caplog.text
+    with commitlog.Producer(path) as other:
+        other.send("t", b"x").wait("flushed")
+        assert other.lane == 1
+    with contextlib.suppress(errors.CommitLogError):
+        producer.close()
+    assert not store.close().drained
+    assert commitlog.Store.open(path, config_for(2)).close().drained
+    with commitlog.Reader(path, lanes={0}) as reader:
+        assert [message.value for message in reader] == [b"0", b"1"]
