@@ -47,6 +47,7 @@ from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.merged_values import merged_values
 from commitlog.reading.missing_topics import missing_topics
+from commitlog.reading.promotions import check_read
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
@@ -159,12 +160,10 @@ class Reader:
 
     def _begin(self, isolation: str) -> None:
         """Looks at the store for the first time."""
-        path = self._view.path
         if self._view.one_log and (self.follow or isolation != "flushed"):
-            option = "follow=True (-f)" if self.follow else f"isolation={isolation!r} (--isolation)"
-            raise OptionError(
-                f"{path}: {option} needs a store of ours, and this is a RocketMQ store root: leave it out"
-            )
+            given = "follow=True (-f)" if self.follow else f"isolation={isolation!r} (--isolation)"
+            text = f"{given} needs a store of ours, and this is a RocketMQ store root: leave it out"
+            raise OptionError(f"{self._view.path}: {text}")
         self._index.refresh()
         if self.topics:
             self._check_topics(self.topics)
@@ -344,7 +343,7 @@ class Reader:
     def _look_for_more(self) -> None:
         """Reads the index again. A reader that follows reads a new lane from its first message on.
 
-        Raises DataLoss if another store, or a restored copy of it, is at its path.
+        Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
         """
         self._view.refresh()
         if self._view.identity != self._identity:
@@ -352,6 +351,7 @@ class Reader:
                 f"{self._view.path} is another store ({self._view.store_id}) than the one that was read "
                 f"({self._identity[0]}), or a restored copy of it: make a new reader"
             )
+        check_read(self._index, self.topics, self._lanes)
         self._index.refresh()
         if self.follow:
             self._open_cursors(QueueStarts())

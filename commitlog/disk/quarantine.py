@@ -69,10 +69,11 @@ class Quarantine:
 
     # ---- notes ----------------------------------------------------------------------------------
 
-    def note_corruption(self, file: str, offset: int, end: int, reason: str) -> str:
+    def note_corruption(self, file: str, offset: int, end: int, reason: str, *, anew: bool = False) -> str:
         """Notes a damaged range, and returns the line to report.
 
-        The bytes stay where they are. The same note is written once.
+        The bytes stay where they are. The same note is written once, but for `anew`: then its time
+        tells a start that queue offsets may be used again (opening/used_offsets.py).
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         name = os.fsencode(file).decode(errors="backslashreplace")  # JSON has no place for odd bytes
@@ -80,7 +81,7 @@ class Quarantine:
         data = to_checked_json(note, indented=True)
         path = self.path / f"corrupt-{offset:020d}.json"
         with contextlib.suppress(FileNotFoundError):
-            if self.channel.read_file(path) == data:
+            if self.channel.read_file(path) == data and not anew:
                 return said
         self.channel.create_directory(self.path, below=self.lane_directory.path)
         self.channel.replace_file(path, data)

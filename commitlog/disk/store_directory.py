@@ -112,6 +112,11 @@ class StoreFacts:
 
     So a lane whose files are gone, with all that says how far they went, is missed.
     """
+    damage: dict[int, int] = field(default_factory=dict)
+    """Lane → a checksum over the notes of damage that the last start found in it.
+
+    If it differs at a start, queue offsets may be used again: see opening/used_offsets.py.
+    """
     pool: PoolPlace | None = None
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
@@ -127,8 +132,9 @@ class StoreFacts:
         values = {"format": FORMAT_VERSION, **values.pop("other"), **values, "pool": pool}
         if self.backup_generation is None:  # a store that was never a backup
             del values["backup_generation"]
-        if not self.lanes:
-            del values["lanes"]
+        for name in ("lanes", "damage"):
+            if not values[name]:
+                del values[name]
         if not self.epoch:  # it was never promoted, nor restored
             del values["epoch"], values["epochs"]
         return to_checked_json(values, indented=True)
@@ -138,7 +144,7 @@ class StoreFacts:
         """The fields of a file's bytes. Raises StoreTooNew, StoreDamaged."""
         try:
             names = ("id", "segment_bytes", "generation", "backup_generation", "epoch", "epochs", "config")
-            values = from_checked_json(data, ("format", "pool", "lanes", *names))
+            values = from_checked_json(data, ("format", "pool", "lanes", "damage", *names))
             version = values.pop("format")
             if not _is_number(version, 1):
                 raise ValueError("format")
@@ -146,7 +152,8 @@ class StoreFacts:
                 raise StoreTooNew(f"{file}: format {version}, this package knows {FORMAT_VERSION}: upgrade commitlog")
             pool = values.pop("pool", None)
             own = {name: values.pop(name) for name in names if name in values}
-            own["lanes"] = {int(lane): end for lane, end in values.pop("lanes", {}).items()}
+            for name in ("lanes", "damage"):
+                own[name] = {int(lane): number for lane, number in values.pop(name, {}).items()}
             facts = cls(pool=None if pool is None else PoolPlace.from_json(pool), **own, other=values)
             facts._check()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -172,6 +179,8 @@ class StoreFacts:
             raise ValueError("epochs")
         if not all(0 <= lane < LANE_ROWS and _is_number(end, 1) for lane, end in self.lanes.items()):
             raise ValueError("lanes")
+        if not all(0 <= lane < LANE_ROWS and _is_number(stamp, 0) for lane, stamp in self.damage.items()):
+            raise ValueError("damage")
         if not isinstance(self.config, dict):
             raise ValueError("config")
         for name, defaults in _DEFAULTS.items():

@@ -119,7 +119,7 @@ class AdoptedQueues:
                     gap = replace(piece, end=min(piece.end, self.synced))
                     repair.gaps.append(gap)
                     reason = gap.reason or "the segment file is missing"
-                    report(quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
+                    report(quarantine.note_corruption(gap.file, gap.start, gap.end, reason, anew=True))
                 else:
                     repair.place(piece)
                 if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= self.synced:

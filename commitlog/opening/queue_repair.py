@@ -70,6 +70,11 @@ class QueueRepair:
         self._told: Mapping[str, int] = {}
         """Topic → where its queue ended before it was built anew."""
 
+    @property
+    def is_rebuild(self) -> bool:
+        """Whether the queues are built anew: what they told of lost messages may be lost."""
+        return self._built_from is not None
+
     def begin_rebuild(self, first: int, end: int = LOG_END) -> None:
         """Begins to build all queues from log offset `first` on.
 

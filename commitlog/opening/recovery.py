@@ -223,9 +223,8 @@ class _Recovery:
             entries=total_of_ends(self.lane_directory, first, dispatched, self.channel),
         )
 
-    def _find(self, finding: str) -> None:
-        finding = f"lane {self.lane}: {finding}"
-        if finding not in self.findings:
+    def _find(self, said: str) -> None:
+        if (finding := f"lane {self.lane}: {said}") not in self.findings:
             self.findings.append(finding)
             self.report(finding)
 
@@ -424,7 +423,8 @@ class _Recovery:
 
     def _note_corruption(self, gap: Gap) -> None:
         reason = gap.reason or "the segment file is missing"
-        self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason))
+        is_rebuild = self.queue_repair.is_rebuild
+        self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason, anew=is_rebuild))
 
     def _carry_out(self, cut: Cut) -> None:
         """Carries a cut out.

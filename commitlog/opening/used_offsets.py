@@ -8,19 +8,24 @@ position is further would pass over the new messages in silence, so it must be t
 - Spark's checkpoints and forwarders keep the epoch with a position, so an epoch begins.
 - Named readers have their positions in the store: those behind a topic's end are lowered to it.
 
-Both are done at each start while a note tells of the damage, and change nothing the second time. So
-if a start is killed, the next one completes the work.
+`store.json` has a checksum over the notes of damage of each lane, with the times when they were
+written. A start that finds other notes begins an epoch. It makes no difference where the damage is,
+and whether a range that was noted before was lost again with an older copy of the lane. Notes are
+written anew, too, where consume queues are built anew: the entries of lost messages may be lost
+with them. If a start is killed, the next one completes the work.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
-from commitlog.disk.quarantine import noted_ranges
+from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, ReadingWarning
 from commitlog.reading.named_readers import NamedReaders
@@ -32,32 +37,31 @@ if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
 
 
-def damaged_lanes(directory: StoreDirectory, control: ControlRegion) -> dict[int, int]:
-    """Returns lane → the end of its last noted damage, for lanes with a note.
+def damaged_lanes(directory: StoreDirectory) -> dict[int, int]:
+    """Returns lane → a checksum over its notes of damage, for lanes with a note.
 
-    A note that can't be read counts as one of the whole log.
+    The notes' times count, and not what is in them: a note that can't be read counts as any other.
     """
     found: dict[int, int] = {}
     for lane in directory.lane_numbers():
-        wrote = control.row(lane)[Lane.WROTE]
-        for _, end in noted_ranges(directory.lane_directory(lane), directory.channel):
-            found[lane] = max(found.get(lane, 0), wrote if end is None else min(end, wrote))
+        for start, note in sorted(corruption_notes(directory.lane_directory(lane), directory.channel)):
+            stamp = b"%d %d " % (start, os.stat(note).st_mtime_ns)
+            found[lane] = zlib.crc32(stamp, found.get(lane, 0))
     return found
 
 
 def with_epoch(facts: StoreFacts, damaged: Mapping[int, int], control: ControlRegion) -> StoreFacts:
-    """Returns the facts, with a new epoch if there is damage behind the begin of the last epoch.
+    """Returns the facts, with a new epoch if there is damage that the last start did not know.
 
     The new number is the last one plus 1, and no time: so a replica that was promoted meanwhile has
     a later epoch.
     """
+    if damaged.items() <= facts.damage.items():
+        return replace(facts, damage=dict(damaged))
     history = epochs_from_json(facts.epochs)
-    known = {lane: max((one.ends.get(lane, 0) for one in history), default=0) for lane in damaged}
-    if all(end <= known[lane] for lane, end in damaged.items()):
-        return facts
     wrote = control.lane_table()[:, Lane.WROTE]
     begun = Epoch(facts.epoch + 1, {lane: int(wrote[lane]) for lane in wrote.nonzero()[0].tolist()})
-    return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)))
+    return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)), damage=dict(damaged))
 
 
 def lower_readers(directory: StoreDirectory, damaged: Collection[int]) -> Iterator[str]:

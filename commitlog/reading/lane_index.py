@@ -107,11 +107,11 @@ class LaneIndex:
         is_trimmed = not self.view.one_log and self._trims.refresh(self.view.store_id)
         limits = self.view.limits(self.lane)
         if self.view.live and limits.dispatched < self._indexed_to:
-            self._forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
+            self.forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
         elif self._limit_of(limits) < self.limit and self.view.is_replica:
             limits = self.view.limits(self.lane)  # once more: the first look may have met a write
             if self._limit_of(limits) < self.limit:
-                self._forget()  # `commitlog rejoin` has cut it
+                self.forget()  # `commitlog rejoin` has cut it
         elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
             self._trim()
             return is_trimmed
@@ -156,7 +156,8 @@ class LaneIndex:
         mark, known = self._trims.marks.get(topic), self.queues.get(topic)
         return mark is not None and mark.deleted and (known is None or known.end <= mark.before)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Makes the next look read everything anew."""
         self.queues.clear()
         self._met.clear()
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
@@ -173,7 +174,7 @@ class LaneIndex:
             ReadingWarning,
             stacklevel=2,
         )
-        self._forget()
+        self.forget()
         self._trusts_queues = False
 
     def _follow(self, limits: LaneLimits) -> None:

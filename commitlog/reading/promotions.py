@@ -1,13 +1,15 @@
-"""Tells which messages a store had already before a promotion or a restore."""
+"""Tells which messages a store had already before a promotion, a restore, or damage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.epochs import OFFSET_MAX, is_of_history, shared_end
 from commitlog.errors import DataLoss
+from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.queue_bounds import QueueBounds
+from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import LogView
 
 
@@ -36,3 +38,27 @@ def shared_ends(view: LogView, epoch: int, queues: Iterable[tuple[str, int]]) ->
         with ConsumeQueue(view.lane_directory(lane).queue_path(topic)) as queue:
             found[topic, lane] = QueueBounds(queue, view.limits(lane).first, end).find()[1]
     return found
+
+
+def check_read(index: TopicIndex, topics: Collection[str] | None, lanes: LaneChoice) -> None:
+    """Checks that the store still has all messages that the index saw at its last look.
+
+    Only these topics (None: all) and lanes count. In the same epoch, there is nothing to check.
+    Raises DataLoss, DamagedFile.
+    """
+    view, epoch = index.view, index.epoch
+    if view.epoch == epoch:
+        return
+    ends = {
+        (topic, lane): known.end
+        for lane, lane_index in index.lanes.items()
+        for topic, known in lane_index.queues.items()
+        if lane in lanes and (topics is None or topic in topics)
+    }
+    for (topic, lane), end in sorted(shared_ends(view, epoch, ends).items()):
+        had = ends[topic, lane]
+        if end < had:
+            raise DataLoss(
+                f"{view.path}: the messages {end:,} to {had - 1:,} of topic {topic}, lane {lane} are lost, and new ones get "
+                "their offsets: make a new reader. One with a name begins with the new messages"
+            )

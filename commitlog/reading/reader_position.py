@@ -36,7 +36,15 @@ from functools import partial
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, OptionError, ReaderError, ReadingWarning
+from commitlog.errors import (
+    CommitLogError,
+    DataLoss,
+    IllegalArgument,
+    OffsetOutOfRange,
+    OptionError,
+    ReaderError,
+    ReadingWarning,
+)
 from commitlog.message import Message
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders, check_name
@@ -73,6 +81,9 @@ class ReaderPosition:
         self._readers = NamedReaders(StoreDirectory(view.path, view.channel), clock)
         self._done: Places = {}
         self._committed: Places = {}
+        self._index: TopicIndex | None = None
+        self._checked_file: object = None
+        """The stamp of the `store.json` whose epoch is known to be that of the index."""
         self._last: Message | None = None
         self._tried_ns = clock.monotonic_ns()
         self._complaint = ""
@@ -106,6 +117,7 @@ class ReaderPosition:
                 self._readers.save(reader)
             except OSError as error:
                 raise _unwritable(self.name, self._readers, error) from error
+        self._index = index
         self._committed = dict(self._done)
         return QueueStarts(EARLIEST, _by_topic(self._done))
 
@@ -277,7 +289,7 @@ class ReaderPosition:
         try:
             self._write(self._done.copy())
             self._complaint = ""
-        except (OSError, ReaderError) as error:
+        except (OSError, CommitLogError) as error:
             text = str(_unwritable(self.name, self._readers, error) if isinstance(error, OSError) else error)
             if text != self._complaint:
                 log.warning("%s; until then more is kept and comes again", text)
@@ -294,12 +306,28 @@ class ReaderPosition:
             return
         if self._view.store_id != self._store_id:
             raise ReaderError(f"reader {self.name}: {self._view.path} is another store now: make a new reader for it")
+        self._check_epoch()
         self._is_writing = True
         try:
             self._readers.save(self._registered(wanted))
             self._committed = wanted
         finally:
             self._is_writing = False
+
+    def _check_epoch(self) -> None:
+        """Checks that no start since the index's last look has found messages lost.
+
+        It may have lowered the position. Raises ReaderError, StoreDamaged, OSError.
+        """
+        directory = self._readers.directory
+        stamp = directory.file_stamp()
+        if self._index is not None and stamp != self._checked_file:
+            if directory.load().epoch != self._index.epoch:
+                raise ReaderError(
+                    f"reader {self.name}: {self._view.path} was started since and has lost messages, so this position may be "
+                    "that of others: make a new reader of this name, which begins where they begin"
+                )
+            self._checked_file = stamp
 
     def _no_child(self) -> None:
         if os.getpid() != self._pid:

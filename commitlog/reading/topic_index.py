@@ -32,6 +32,8 @@ class TopicIndex:
         self._left_out: set[int] = set()
         self.lanes: dict[int, LaneIndex] = {}
         self._identity = view.identity
+        self.epoch = view.epoch
+        """The epoch of the store at the last look."""
         self._refreshed_ns = LONG_AGO_NS
         self.rest_warning = ""
         """The last warning that a killed store may have more messages than can be read; else ""."""
@@ -40,6 +42,7 @@ class TopicIndex:
         """Looks at the store again. Returns whether anything has moved.
 
         If another store, or a restored copy of this one, is at the path now, the index begins anew.
+        In another epoch of the store, all lanes are read anew: queues may end before their old end.
         Raises DamagedFile, CommitLogError.
         """
         self.view.refresh()
@@ -48,6 +51,10 @@ class TopicIndex:
             self._identity, self._refreshed_ns, self.rest_warning = self.view.identity, LONG_AGO_NS, ""
             self.lanes.clear()
             self._left_out.clear()
+        if self.view.epoch != self.epoch:
+            self.epoch, self._refreshed_ns = self.view.epoch, LONG_AGO_NS
+            for known in self.lanes.values():
+                known.forget()
         if not self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
             if now - self._refreshed_ns < STOPPED_REREAD_NS:

@@ -80,8 +80,11 @@ class StoreOpening:
             self.locks.take_in(last.region.path.parent)
         last_pool = facts.pool
         control, opened = open_pool(self.directory, facts, self._channel, self._report)
-        damaged = damaged_lanes(self.directory, control)
-        facts = _restored(opened, control) if facts.is_backup else with_epoch(opened, damaged, control)
+        damaged = damaged_lanes(self.directory)
+        if facts.is_backup:
+            facts = replace(_restored(opened, control), damage=damaged)
+        else:
+            facts = with_epoch(opened, damaged, control)
         store = RunningStore(
             self.directory, facts, control, self._config, self._channel, self._clock,
             made_pool=facts.pool != last_pool, report=self._report, module_of=self._module_of, request=self._request,

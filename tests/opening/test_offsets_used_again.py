@@ -10,7 +10,7 @@ import pytest
 
 import commitlog
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import DataLoss
+from commitlog.errors import DataLoss, ReaderError
 from commitlog.reading.named_readers import NamedReaders
 from tests.builders.killed import kill_store
 from tests.spark.conftest import no_segments_mapped
@@ -55,10 +55,10 @@ HARMS = {"given up": (give_up, 0), "older": (put_back, 10), "with queues": (lose
 """How the lane is harmed, and how many of the old offsets are not given out again."""
 
 
-def send(path: Path, values: list[bytes]) -> None:
+def send(path: Path, values: list[bytes], topic: str = "orders") -> None:
     with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
         for value in values:
-            producer.send("orders", value)
+            producer.send(topic, value)
         producer.flush()
 
 
@@ -95,17 +95,115 @@ def test_new_messages_are_not_taken_for_old_ones(
         assert rows(query, end, end_of(query, end)) == NEW
 
 
+@pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
+def test_who_reads_meanwhile_is_told(tmp_path: Path) -> None:
+    """Neither a reader that is open, nor its commit, passes the new messages over."""
+    path = tmp_path / "store"
+    send(path, OLD)
+    lane = StoreDirectory(path).lane_directory(0)
+    with (
+        commitlog.Reader(path, "orders", follow=True, ignore_corrupt=True) as nameless,
+        commitlog.Reader(path, "orders", name="billing", follow=True) as billing,
+        commitlog.Reader(path, "orders", name="slow") as slow,
+        stream(path, fails=False) as query,
+    ):
+        for reader in (nameless, billing, slow):
+            assert [next(reader).value for _ in OLD] == OLD
+        billing.commit()
+        end = end_of(query, query.initialOffset())
+        give_up(lane)
+        send(path, NEW[:10])
+        for reader in (nameless, billing):
+            with pytest.raises(DataLoss, match="the messages 0 to 19 of topic orders, lane 0 are lost"):
+                reader.poll(5)
+        with pytest.raises(ReaderError, match="was started since and has lost messages"):
+            slow.commit()
+        billing.commit()
+        assert rows(query, end, end_of(query, end)) == NEW[:10]
+    assert read(path) == NEW[:10]
+    with commitlog.Reader(path, "orders", name="slow", ignore_corrupt=True) as slow:
+        assert [message.value for message in slow] == NEW[:10]
+
+
+def lose_first(lane: LaneDirectory) -> None:
+    """The segment where the log begins, and all that tells how many messages it had."""
+    min(lane.commitlog.iterdir()).unlink()
+    lose_queues(lane)
+
+
+def lose_queues(lane: LaneDirectory) -> None:
+    """With them go the entries of messages that are lost in noted damage."""
+    shutil.rmtree(lane.consumequeue)
+    lane.ends_file.unlink()
+
+
+def lose_again(lane: LaneDirectory) -> None:
+    """The same range of the log as before, with the note that told of it."""
+    put_back(lane)
+    pool = StoreDirectory(lane.path.parents[1]).load().pool
+    assert pool
+    shutil.rmtree(pool.directory)
+
+
+AGAIN = {
+    "below": (lose_with_queues, lose_first, "first"),
+    "queues": (lose, lose_queues, "last"),
+    "older twice": (put_back, lose_again, "orders"),
+}
+"""How the lane is harmed, how it is harmed again, and a topic whose offsets are used again then."""
+
+
+@pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
+@pytest.mark.parametrize(("harm", "again", "topic"), AGAIN.values(), ids=AGAIN)
+def test_damage_after_damage_begins_an_epoch(
+    harm: Callable[[LaneDirectory], None], again: Callable[[LaneDirectory], None], topic: str, tmp_path: Path
+) -> None:
+    """Wherever in the log it is. A start without new damage begins none."""
+    path = tmp_path / "store"
+    send(path, OLD[:5], "first")
+    send(path, OLD[:10])
+    lane = StoreDirectory(path).lane_directory(0)
+    shutil.copytree(lane.path, older(lane))
+    send(path, OLD[10:])
+    send(path, OLD[:5], "last")
+    harm(lane)
+    store = commitlog.Store.open(path, SMALL)
+    with store.producer() as producer:
+        for value in NEW:
+            producer.send("orders", value)
+        producer.flush()
+        with stream(path, topic=topic, fails=False) as query:
+            end = end_of(query, query.initialOffset())
+        if again is lose_again:
+            kill_store(store)
+    if again is not lose_again:
+        store.close()
+    again(lane)
+    epochs = []
+    for _ in range(3):
+        send(path, [b"after"], topic)
+        epochs.append(StoreDirectory(path).load().epoch)
+    assert epochs[0] == 2
+    assert epochs[1] == epochs[2]
+    with stream(path, topic=topic) as query, pytest.raises(DataLoss, match="has read offsets"):
+        end_of(query, end)
+    with stream(path, topic=topic, fails=False) as query:
+        assert rows(query, end, end_of(query, end))[-3:] == [b"after"] * 3
+
+
 def test_a_note_that_cannot_be_read_ends_no_start(tmp_path: Path) -> None:
-    """A start with its pool writes no note anew. Such a note may tell of all of the log."""
+    """A start with its pool writes no note anew. Such a note is new damage once."""
     path = tmp_path / "store"
     send(path, OLD)
     lane = StoreDirectory(path).lane_directory(0)
     lose_with_queues(lane)
-    store = commitlog.Store.open(path, SMALL)
-    with store.producer() as producer:
-        producer.send("orders", b"new").wait("flushed")
-        kill_store(store)
-    (note,) = lane.quarantine.glob("corrupt-*.json")
-    note.write_bytes(b"{}")
-    with commitlog.Store.open(path, SMALL):
-        assert StoreDirectory(path).load().epoch == 2
+    for epoch in (1, 2, 2):
+        store = commitlog.Store.open(path, SMALL)
+        assert StoreDirectory(path).load().epoch == epoch
+        with store.producer() as producer:
+            producer.send("orders", b"new").wait("flushed")
+            kill_store(store)
+        (note,) = lane.quarantine.glob("corrupt-*.json")
+        if epoch == 1:
+            note.write_bytes(b"{}")
+    commitlog.Store.open(path, SMALL).close()

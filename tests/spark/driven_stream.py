@@ -16,11 +16,11 @@ Offset = dict[str, Any]
 
 
 @contextmanager
-def stream(path: Path, *, fails: bool = True) -> Iterator[StreamReader]:
+def stream(path: Path, *, fails: bool = True, topic: str = "orders") -> Iterator[StreamReader]:
     """A reader of the topic from its beginning."""
     options = {
         "path": place_of(path),
-        "subscribe": "orders",
+        "subscribe": topic,
         "startingoffsets": "earliest",
         "columns": "value",
         "failondataloss": str(fails).lower(),
