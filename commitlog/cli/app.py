@@ -8,6 +8,7 @@ once.
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from pathlib import Path
@@ -128,7 +129,8 @@ def run_command() -> None:
         discard_output()  # what is buffered would fail again at the exit
         if isinstance(error, BrokenPipeError):  # `| head` has seen enough
             sys.exit(1)
-        _give_up(error, f"{STANDARD_OUTPUT}: {error.strerror}; make room, or send it elsewhere")
+        way_out = "it is closed: open it" if error.errno == errno.EBADF else "make room"
+        _give_up(error, f"{STANDARD_OUTPUT}: {error.strerror}; {way_out}, or send it elsewhere")
 
 
 def _run_command() -> None:

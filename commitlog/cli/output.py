@@ -68,10 +68,11 @@ def open_the_door() -> None:
     """Puts whole writers in the place of the process's own streams.
 
     If the caller has put other streams there, as tests do, they stay. A closed standard input
-    becomes an empty one.
+    becomes an empty one. A closed standard output refuses each write, as that of coreutils does.
     """
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _text(sys.stdout, WholeWriter(1, STANDARD_OUTPUT, is_vital=True))
+        number = 1 if sys.stdout is not None else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        sys.stdout = _text(sys.stdout, WholeWriter(number, STANDARD_OUTPUT, is_vital=True))
     if sys.stderr is sys.__stderr__:
         sys.stderr = _text(sys.stderr, WholeWriter(2, "standard error", is_vital=False))
 
