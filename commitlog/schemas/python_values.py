@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
+from commitlog.quantities import counted
+
 _INT: tuple[type, ...] = (int, np.integer)
 _FLOAT = (float, np.floating, *_INT)
 _NO_FLOAT = (bool, np.longdouble)  # one has more digits than any column
@@ -54,6 +56,43 @@ def wanted(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"{name} where each key is {wanted(kind.key_type)}, and each value {wanted(kind.item_type)}"
     return name
+
+
+def room(kind: pa.DataType) -> str:
+    """Describes which of these values the type has room for, for errors."""
+    if pa.types.is_integer(kind):
+        return f"an int from {-(1 << kind.bit_width - 1):,} to {(1 << kind.bit_width - 1) - 1:,}"
+    if pa.types.is_decimal(kind):
+        before = counted(kind.precision - kind.scale, "digit")
+        return f"a Decimal or an int with at most {before} before the point, and {kind.scale} after it"
+    if pa.types.is_float64(kind):
+        return "a float, or an int that a float holds exactly"
+    if pa.types.is_string(kind):
+        return "a str that UTF-8 can have, so without half a surrogate pair"
+    return wanted(kind)
+
+
+def too_large_part(value: Any, kind: pa.DataType) -> tuple[str, Any, pa.DataType]:
+    """Finds the part of a value that its type has no room for: its place, the part, and its type.
+
+    All parts are of their types' classes: `fits` says so. The place of the value itself is "".
+    """
+    parts: Iterable[tuple[str, Any, pa.DataType]] = ()
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        parts = ((f".{field.name}", value.get(field.name), field.type) for field in kind.fields)
+    elif pa.types.is_map(kind):
+        pairs = list(value.items() if isinstance(value, dict) else value)
+        keys = ((f"[{key!r:.80}]", key, kind.key_type) for key, _ in pairs)
+        parts = chain(keys, ((f"[{key!r:.80}]", item, kind.item_type) for key, item in pairs))
+    elif pa.types.is_list(kind):
+        parts = ((f"[{number}]", item, kind.value_type) for number, item in enumerate(value))
+    for place, part, part_kind in parts:
+        try:
+            pa.array([part], part_kind)
+        except (pa.ArrowException, ValueError, OverflowError):
+            deeper, found, found_kind = too_large_part(part, part_kind)
+            return place + deeper, found, found_kind
+    return "", value, kind
 
 
 def fits(values: Iterable[Any], kind: pa.DataType) -> bool:

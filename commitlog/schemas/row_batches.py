@@ -22,7 +22,7 @@ from commitlog.errors import IllegalArgument, IllegalRow
 from commitlog.schemas.casting import cast, is_null_where_none_may_be, may_cast
 from commitlog.schemas.ddl import ddl_type
 from commitlog.schemas.pandas_frames import as_python, columns_of_frame, is_frame, with_integers
-from commitlog.schemas.python_values import columns_of, fits, plain, times_array, wanted
+from commitlog.schemas.python_values import columns_of, fits, plain, room, times_array, too_large_part, wanted
 from commitlog.schemas.topic_schemas import TopicSchema
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -139,9 +139,9 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise IllegalRow(f"column {field.name}: Arrow's {column.type} is no {ddl_type(field.type)}; cast it before")
     try:
         return _cast_rows(column, field.type, 0, len(column))
-    except pa.ArrowException as error:
+    except pa.ArrowException:
         row = _first_bad(len(column), partial(_cast_rows, column, field.type))
-        raise _illegal(row, field, _python_value(column[row]), _one_line(error)) from None
+        raise _too_large(row, field, _python_value(column[row])) from None
 
 
 def _cast_rows(column: pa.ChunkedArray, kind: pa.DataType, start: int, end: int) -> pa.ChunkedArray:
@@ -153,7 +153,7 @@ def _python_value(scalar: pa.Scalar) -> object:
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):
-        return scalar.type
+        return getattr(scalar, "value", scalar.type)
 
 
 def _first_bad(count: int, convert: Callable[[int, int], object]) -> int:
@@ -173,9 +173,15 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).partition("\n")[0].split())
 
 
-def _illegal(row: int, field: pa.Field, value: object, reason: str) -> IllegalRow:
+def _illegal(row: int, name: str, value: object, kind: pa.DataType, takes: str) -> IllegalRow:
     shown = " ".join(f"{value!r:.{_SHOWN}}".split())
-    return IllegalRow(f"row {row}, column {field.name}: {shown} is no {ddl_type(field.type)}: {reason}", row)
+    return IllegalRow(f"row {row}, column {name}: {shown} is no {ddl_type(kind)}: it takes {takes}", row)
+
+
+def _too_large(row: int, field: pa.Field, value: object) -> IllegalRow:
+    """The error of a value of the right class. Arrow's own text names neither column nor type."""
+    place, part, kind = too_large_part(value, field.type)
+    return _illegal(row, field.name + place, part, kind, room(kind))
 
 
 def _wanted(schema: TopicSchema) -> str:
@@ -255,7 +261,7 @@ def _array(items: list[Any], field: pa.Field, leaf: Callable[[Any, pa.DataType],
         items = [plain(item, field.type, leaf) for item in items]
         if not fits(items, field.type):
             row = next(row for row, item in enumerate(items) if not fits((item,), field.type))
-            raise _illegal(row, field, items[row], f"it takes {wanted(field.type)}")
+            raise _illegal(row, field.name, items[row], field.type, wanted(field.type))
     return _as_array(items, field, from_pandas=leaf is not None)
 
 
@@ -265,9 +271,9 @@ def _as_array(items: Sequence[Any], field: pa.Field, *, from_pandas: bool = Fals
         if pa.types.is_timestamp(field.type):
             return times_array(items, field.type)
         return pa.array(items, field.type, from_pandas=from_pandas)
-    except _NO_VALUE as error:
+    except _NO_VALUE:
         row = _first_bad(len(items), lambda start, end: pa.array(items[start:end], field.type))
-        raise _illegal(row, field, items[row], _one_line(error)) from None
+        raise _too_large(row, field, items[row]) from None
 
 
 def columns_of_row(row: Any) -> dict[str, Any]:

@@ -112,6 +112,25 @@ def test_a_line_that_can_not_be_sent_is_named(store: commitlog.Store, tmp_path: 
         invoke("produce", store.path, "keyed", tmp_path / "first", tmp_path / "third", "-K", ":")
 
 
+def test_values_are_bytes_in_any_encoding(store: commitlog.Store, tmp_path: Path) -> None:
+    """Only keys and rows have to be UTF-8."""
+    (tmp_path / "latin").write_bytes("Grüße\n".encode("latin-1"))
+    invoke("produce", store.path, "latin", tmp_path / "latin")
+    assert run("cat", store.path, "--topic", "latin").stdout == "Grüße\n".encode("latin-1")
+    assert b'"value_base64":"R3L832U="' in run("cat", store.path, "--topic", "latin", "--format", "json").stdout
+    store.create_topic("latin-rows", schema="t STRING")
+    (tmp_path / "rows").write_bytes('{"t": "Grüße"}\n'.encode("latin-1"))
+    with pytest.raises(InputError, match=r"after 0 rows, .*/rows: line 1 is not JSON: str is not valid UTF-8"):
+        invoke("produce", store.path, "latin-rows", tmp_path / "rows", "--rows")
+
+
+def test_of_a_column_that_a_line_names_twice_the_last_counts(store: commitlog.Store) -> None:
+    """As Spark's `from_json` has it, and `values=json`."""
+    store.create_topic("twice", schema="a STRING, s STRUCT<x: INT>")
+    produce(store, "twice", '{"a": "first", "s": {"x": 1, "x": 2}, "a": "last"}\n', "--rows")
+    assert run("cat", store.path, "--topic", "twice", "--rows").stdout == b'{"a":"last","s":{"x":2}}\n'
+
+
 def test_a_separator_may_be_an_escape(store: commitlog.Store) -> None:
     """As in kcat's, and in the formats of `cat`."""
     assert produce(store, "escape", "1\tone\n", "-K", r"\t").exit_code == 0

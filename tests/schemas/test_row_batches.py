@@ -254,6 +254,45 @@ def test_what_a_column_of_lists_takes_is_named_with_its_items() -> None:
         as_table([{"m": {1: 1.5}}], topic("m MAP<STRING,DOUBLE>"))
 
 
+MS = pa.timestamp("ms", "UTC")
+TINY = "it takes an int from -128 to 127"
+DIGITS = r"10 is no DECIMAL\(3,2\): it takes a Decimal or an int with at most 1 digit before the point, and 2 after it"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "says"),
+    [
+        ("DECIMAL(3,2)", [{"c": 10}], f"column c: {DIGITS}"),
+        ("DECIMAL(3,2)", pa.table({"c": [10]}), f"column c: {DIGITS}"),
+        (
+            "DECIMAL(3,2)",
+            [{"c": Decimal("NaN")}],
+            r"column c: Decimal\('NaN'\) is no DECIMAL\(3,2\): it takes a Decimal",
+        ),
+        ("ARRAY<DECIMAL(3,2)>", [{"c": [1, 10]}], rf"column c\[1\]: {DIGITS}"),
+        ("STRUCT<x: STRUCT<y: DECIMAL(3,2)>>", [{"c": {"x": {"y": 10}}}], rf"column c\.x\.y: {DIGITS}"),
+        ("MAP<STRING, TINYINT>", [{"c": {"a": 300}}], rf"column c\['a'\]: 300 is no TINYINT: {TINY}"),
+        ("TINYINT", [{"c": 1 << 70}], f"is no TINYINT: {TINY}"),
+        ("TINYINT", pd.DataFrame({"c": [300]}), f"300 is no TINYINT: {TINY}"),
+        ("DOUBLE", [{"c": 2**53 + 1}], "is no DOUBLE: it takes a float, or an int that a float holds exactly"),
+        (
+            "STRING",
+            [{"c": "\ud800"}],
+            "is no STRING: it takes a str that UTF-8 can have, so without half a surrogate pair",
+        ),
+        (
+            "TIMESTAMP",
+            pa.table({"c": pa.array([2**62], MS)}),
+            "column c: 4611686018427387904 is no TIMESTAMP: it takes a",
+        ),
+    ],
+)
+def test_what_a_type_has_no_room_for_is_named(kind: str, rows: Any, says: str) -> None:
+    """Column, part, value, and what fits: no text of Arrow's own."""
+    with pytest.raises(IllegalRow, match=f"row 0, .*{says}[^:]*$"):
+        as_table(rows, topic(f"c {kind}"))
+
+
 def test_a_dictionary_that_makes_missing_values() -> None:
     """Its row has what it holds, and asking it for a column does not add one."""
     row = defaultdict(int, id=1, x=3)
