@@ -224,7 +224,13 @@ def _stopped_properly(view: StoreView) -> bool:
     """Whether a store that does not run was stopped properly: its supervisor came to its end."""
     if view.control is not None:
         return view.control.words[Header.SUPERVISOR_PID] == 0
-    return all(view.limits(number).stopped_properly for number in view.lanes())
+    limits = [view.limits(number) for number in view.lanes()]
+    return all(lane.stopped_properly or is_lost(view, lane.lane, lane.first, lane.flushed) for lane in limits)
+
+
+def is_lost(view: StoreView, lane: int, first: int, flushed: int) -> bool:
+    """Whether a lane that had messages has no segment file: somebody has removed it, or its log."""
+    return first < flushed and not view.channel.list(view.lane_directory(lane).commitlog)
 
 
 def _lane(view: StoreView, number: int, now_ns: int) -> LaneStatistics:

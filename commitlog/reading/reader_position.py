@@ -315,14 +315,10 @@ class ReaderPosition:
             self._is_writing = False
 
     def _check_epoch(self) -> None:
-        """Checks that no start since the index's last look has found messages lost.
-
-        It may have lowered the position. Raises ReaderError, StoreDamaged, OSError.
-        """
-        directory = self._readers.directory
-        stamp = directory.file_stamp()
+        """Raises ReaderError if a start has found a loss since: it may have moved the reader."""
+        stamp = self._readers.directory.file_stamp()
         if self._index is not None and stamp != self._checked_file:
-            if directory.load().epoch != self._index.epoch:
+            if self._readers.directory.load().epoch != self._index.epoch:
                 raise ReaderError(
                     f"reader {self.name}: {self._view.path} was started since and has lost messages, so this position may be "
                     "that of others: make a new reader of this name, which begins where they begin"

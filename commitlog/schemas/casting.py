@@ -118,7 +118,7 @@ def _refuse_new_infinities(doubles: pa.Array, floats: pa.Array) -> None:
     """Raises ArrowException for a number that is too large for a FLOAT. Rounding is no error."""
     infinite = compute.is_inf(floats)
     if compute.any(infinite).as_py() and compute.any(compute.and_(infinite, compute.is_finite(doubles))).as_py():
-        raise pa.ArrowInvalid(f"the largest FLOAT is {np.finfo(np.float32).max:g}")
+        raise pa.ArrowInvalid("a number is too large for a FLOAT")
 
 
 def is_null_where_none_may_be(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> bool:

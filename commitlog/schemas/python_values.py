@@ -87,12 +87,18 @@ def too_large_part(value: Any, kind: pa.DataType) -> tuple[str, Any, pa.DataType
     elif pa.types.is_list(kind):
         parts = ((f"[{number}]", item, kind.value_type) for number, item in enumerate(value))
     for place, part, part_kind in parts:
-        try:
-            pa.array([part], part_kind)
-        except (pa.ArrowException, ValueError, OverflowError):
+        if not _has_room(part, part_kind):
             deeper, found, found_kind = too_large_part(part, part_kind)
             return place + deeper, found, found_kind
     return "", value, kind
+
+
+def _has_room(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return fits((value,), kind)
 
 
 def fits(values: Iterable[Any], kind: pa.DataType) -> bool:

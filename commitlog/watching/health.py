@@ -32,6 +32,7 @@ CODES: dict[str, Severity] = {
     "closing": "down",
     "starting": "down",
     "supervisor-silent": "down",
+    "lane-lost": "degraded",
     "only-in-memory": "degraded",
     "stage-gone": "degraded",
     "stage-silent": "degraded",
@@ -369,8 +370,13 @@ def _percent(used: int, free: int) -> float:
 
 
 def _damage(snapshot: StoreSnapshot) -> Iterator[Reason]:
+    path = snapshot.statistics.path
+    if lost := snapshot.lost_lanes:
+        count = sum(lane.flushed - lane.first for lane in snapshot.statistics.lanes if lane.lane in lost)
+        text = f"{_name(lost)}: the files of its log are gone, which had {counted(count, 'byte')}"
+        yield _reason("lane-lost", text, f"put them back, or see what `commitlog run {path}` says of them", lanes=lost)
     damaged: Mapping[int, int] = snapshot.damaged_ranges
-    path, lanes = snapshot.statistics.path, tuple(damaged)
+    lanes = tuple(damaged)
     if damaged:
         text = f"{_name(lanes)}: {sum(damaged.values()):,} ranges of the log are damaged, as a start has found"
         yield _reason("damage-noted", text, f"`commitlog verify {path}` says more; it ends with retention", lanes=lanes)

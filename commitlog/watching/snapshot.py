@@ -39,7 +39,7 @@ from commitlog.record.record_layout import (
 )
 from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import Lane, Stage, segment_start
-from commitlog.statistics import LaneStatistics, StoreStatistics, store_statistics
+from commitlog.statistics import LaneStatistics, StoreStatistics, is_lost, store_statistics
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -107,6 +107,8 @@ class StoreSnapshot:
     """Lane → for how long its oldest flushed message has been waiting to be dispatched."""
     damaged_ranges: Mapping[int, int]
     """Lane → how many damaged ranges of its log its quarantine has noted. Only lanes with any."""
+    lost_lanes: tuple[int, ...]
+    """Lanes that had messages, and whose files are gone."""
     usage: Mapping[str, ProcessUsage]
     """Stage → its process. Only those that run, and only where psutil is installed."""
     servers: tuple[ServerStatistics, ...] = ()
@@ -165,6 +167,9 @@ class StoreWatch:
             unflushed_ms=self._unflushed(statistics),
             undispatched_ms=self._undispatched(statistics),
             damaged_ranges=self._damaged(statistics),
+            lost_lanes=tuple(
+                lane.lane for lane in statistics.lanes if is_lost(self.view, lane.lane, lane.first, lane.flushed)
+            ),
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
             replicas=tuple(known_replicas(self.view.directory)),

@@ -261,10 +261,10 @@ BAD: tuple[tuple[Any, str], ...] = (
     ({"idd": 1}, "^there is no column 'idd'"),
     ({"id": 1, "x": 1}, "^there is no column 'x'"),
     ({"id": 1, "name": "x", "xs": None, "x": 1}, "^there is no column 'x'"),
-    ({"id": 1, "name": "\ud800"}, "^column name: .*surrogates not allowed"),
+    ({"id": 1, "name": "\ud800"}, "^column name: .*half a surrogate pair"),
     ({"id": 1, "name": b"x"}, "^column name: b'x' is no STRING"),
     ({"id": 1, "xs": [1, "x"]}, "^column xs: "),
-    ({"id": 1, "xs": [1 << 31]}, "^column xs: "),
+    ({"id": 1, "xs": [1 << 31]}, r"^column xs\[0\]: "),
     (5, "^a row is a dictionary"),
 )
 

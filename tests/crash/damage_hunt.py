@@ -60,7 +60,7 @@ _LOOKING = {
 }
 """Commands that look at a store, and how often: `doctor` starts two processes each time."""
 _CASES_A_LINE = 500
-_NAMES_A_LOSS = {"damage-noted", "index-damaged", "file-damaged", "unreadable", "reader-unreadable"}
+_NAMES_A_LOSS = {"damage-noted", "lane-lost", "index-damaged", "file-damaged", "unreadable", "reader-unreadable"}
 """Reasons of health that say that something is missing."""
 
 

@@ -100,6 +100,7 @@ def example() -> StoreSnapshot:
         undispatched_ms={0: 1.0},
         damaged_ranges={0: 1},
         damaged_files=("1.json: not a schema of ours",),
+        lost_lanes=(1,),
         usage={"flusher": ProcessUsage(1.0, 1)},
         servers=(ServerStatistics("commitlog://h:1/s", 7, {"billing": ClientTraffic(1, 1, 1, 1, 1, 1, 1)}),),
         replicas=(ReplicaState("standby", "replica", "id", "h:1", True, 1, 1, 1.0, {0: 1}, [0], 1, 1, 1, "no"),),
