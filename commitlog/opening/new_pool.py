@@ -11,7 +11,7 @@ from commitlog.config import Config
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts, boot_id
-from commitlog.errors import NotEnoughSharedMemory, RecoveryError, UnsafePath
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, UnsafePath, is_refusal, refusal
 from commitlog.opening import Report
 from commitlog.opening.stray_pools import name_store
 from commitlog.shm.control_region import ControlRegion, count_entries, forget_entries
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegion, PoolPlace]:
-    """Makes an empty pool. Raises NotEnoughSharedMemory, UnsafePath."""
+    """Makes an empty pool. Raises NotEnoughSharedMemory, DiskError, StoreRefused, UnsafePath."""
     pool = base_directory() / f"commitlog-{os.geteuid()}-{os.urandom(6).hex()}"
     try:
         private_directory(pool, create=True)
@@ -33,9 +33,11 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
             undo.callback(control.close)
             name_store(pool, directory.path)
             undo.pop_all()
+    except RegionFull as error:
+        raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
     except (RegionError, OSError) as error:
-        if isinstance(error, RegionFull):
-            raise NotEnoughSharedMemory(f"{error}; free or enlarge shared memory") from error
+        if isinstance(error, OSError) and is_refusal(error):
+            raise refusal(error, pool, "making the store's pool") from error
         raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
     return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
 

@@ -98,9 +98,7 @@ def _refuse_damaged_pool(pool: Path) -> None:
     """Raises PoolNotAdopted if nobody can tell whose pool this is: it may hold our messages."""
     try:
         ControlRegion.attach(pool).close()
-    except FileNotFoundError:
-        return
-    except RegionError as error:
+    except (FileNotFoundError, RegionError) as error:
         raise PoolNotAdopted(
             f"the store's pool can't be read: {error}. Put the file back, or start the version of commitlog that made it. Or "
             f"keep a copy of {pool}, then remove it to go on with what the store's files say: messages that are in it only "

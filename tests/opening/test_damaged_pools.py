@@ -6,6 +6,7 @@ A start refuses it by name, and harms nothing.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -56,6 +57,25 @@ def in_its_place(file: Path, make: Callable[[Path], object]) -> Iterator[None]:
         aside.rename(file)
 
 
+def test_write_buffers_whose_control_file_is_gone_are_not_passed_over(tmp_path: Path) -> None:
+    """A cleaner may take one file of a pool: what only the others have is not given up."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, CONFIG)
+    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
+        producer.send("t", b"only in memory")
+        kill_store(store)
+    place = StoreDirectory(path).load().pool
+    assert place is not None
+    control = Path(place.directory, "control")
+    aside = control.rename(control.with_name("aside"))
+    with pytest.raises(errors.PoolNotAdopted, match=r"pool can't be read: .*/control.* Put the file back"):
+        commitlog.Store.open(path, CONFIG)
+    aside.rename(control)
+    commitlog.Store.open(path, CONFIG).close()
+    with commitlog.Reader(path, "t") as reader:
+        assert next(iter(reader)).value == b"only in memory"
+
+
 def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
     """The error says what is in its place, and how many bytes are given up without it."""
     path = tmp_path / "store"
@@ -104,3 +124,14 @@ def test_a_segment_of_a_wrong_size_keeps_what_only_it_has(length: int, tmp_path:
     commitlog.Store.open(path, config).close()
     with commitlog.Reader(path) as reader:
         assert sum(1 for _ in reader) == sent + 1
+
+
+def test_a_pool_that_the_system_lets_nobody_make(tmp_path: Path) -> None:
+    """The error names the limit (`ulimit -f`), which is none of a path that is not safe."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, limits[1]))
+    try:
+        with pytest.raises(errors.FileSizeLimited, match=r"making the store's pool: EFBIG \(.*ulimit -f"):
+            commitlog.Store.open(tmp_path / "store", CONFIG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
