@@ -89,6 +89,7 @@ class StageProcesses:
         Raises OSError, and StageFailed with the last line of a stage's log.
         """
         for name in self._names:
+            self._control.stage_row(name)[Stage.RESTARTS] = 0  # a pool has those of the run before
             self.by_name[name] = self._launch(name)
         patience = Patience(self._clock, _START_NS)
         for stage in self.by_name.values():

@@ -192,6 +192,18 @@ def test_restarts_that_pile_up(store: commitlog.Store) -> None:
     assert health(found, HealthLimits(restarts=4)) == Health("good")
 
 
+def test_a_start_counts_restarts_anew(tmp_path: Path) -> None:
+    """A store that is continued is good: its stages were started, and not again."""
+    killed = commitlog.Store.open(tmp_path / "store", QUICK)
+    for _ in range(3):
+        pid = pid_of(killed.path, "committer")
+        kill(pid)
+        wait_until(lambda pid=pid: pid_of(killed.path, "committer") not in (0, pid), "the next committer")  # type: ignore[misc]
+    kill_store(killed)
+    with commitlog.Store.open(killed.path, QUICK):
+        expect_good(killed.path)
+
+
 @pytest.mark.nightly
 def test_a_killed_store(tmp_path: Path) -> None:
     store = commitlog.Store.open(tmp_path / "store", QUICK)
