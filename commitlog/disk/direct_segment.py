@@ -12,6 +12,7 @@ from pathlib import Path
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, disk_error
+from commitlog.record.lost_crc import up_to_lost_crc
 from commitlog.record.record_layout import BLANK_BYTES, Buffer
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
@@ -90,11 +91,16 @@ def whole_end(lane_directory: LaneDirectory, data: Buffer, at: int, start: int) 
 
 
 def _scan_whole(lane_directory: LaneDirectory, data: Buffer, at: int, start: int) -> RecordTable:
-    """The last table of the records from byte `at` on, whose CRCs are right."""
-    table = scan(data, at, len(data), start, lane_directory.number, check_crc=True)
-    while table.stop is Stop.FULL:
-        table = scan(data, table.stop_position, len(data), start, lane_directory.number, check_crc=True)
-    return table
+    """The last table of the records from byte `at` on, whose CRCs are right.
+
+    Beside records with the whole-record CRC, one that seems to have lost it is not whole.
+    """
+    while True:
+        table = scan(data, at, len(data), start, lane_directory.number, check_crc=True)
+        table = up_to_lost_crc(table, data) if table.has_crc.any() else table
+        if table.stop is not Stop.FULL:
+            return table
+        at = table.stop_position
 
 
 def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: FileChannel) -> bool:

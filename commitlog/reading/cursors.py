@@ -15,6 +15,7 @@ from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message
 from commitlog.reading.lane_index import LaneIndex
+from commitlog.reading.log_holes import LogHoles
 from commitlog.reading.log_walk import RecentSegments, Step
 from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.queue_order import Fault, QueueOrder
@@ -22,7 +23,8 @@ from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import LATEST, QueueStarts, resolve
 from commitlog.reading.time_search import find_by_time
 from commitlog.record.byte_ranges import Ints
-from commitlog.record.record import decode
+from commitlog.record.lost_crc import LOST_CRC, is_in_good_order, up_to_lost_crc
+from commitlog.record.record import Record, decode
 from commitlog.record.record_layout import HOSTS_V6, Buffer, SysFlag
 from commitlog.record.table import RecordGatherer, RecordTable
 from commitlog.shm.layout import segment_start
@@ -37,13 +39,15 @@ Values = tuple[Ints, Sequence[bytes | memoryview]]
 """Timestamps (ms) and values of some messages of a lane. The values may be views of a segment."""
 
 
-def _checked(table: RecordTable, rows: Ints, buffer: Buffer, unwanted: int) -> RecordTable | None:
+def _checked(table: RecordTable, rows: Ints, buffer: Buffer, unwanted: int, holes: LogHoles) -> RecordTable | None:
     """Checks the CRCs of some records and returns their table.
 
     None if one of them is damaged, or has one of the `unwanted` bits in its SYSFLAG.
     """
     records = RecordGatherer(buffer, table.buffer_start, queue_id=None, check_crc=True, require_crc=False)
     checked = records.tabulate(table.positions[rows], table.sizes[rows])
+    if not checked.has_crc.all() and holes.expects_crc:
+        checked = up_to_lost_crc(checked, buffer)
     return None if len(checked) < len(rows) or (checked.sys_flags & unwanted).any() else checked
 
 
@@ -200,7 +204,7 @@ class LaneCursor:
         if not self._order.continues(table, rows):
             return None
         buffer = self._open(table.buffer_start)
-        checked = _checked(table, rows, buffer, SysFlag.COMPRESSED)
+        checked = _checked(table, rows, buffer, SysFlag.COMPRESSED, self._index.holes)
         if checked is None:
             return None
         view, starts = memoryview(buffer), checked.body_positions
@@ -218,7 +222,9 @@ class LaneCursor:
         faults = {} if self._order.continues(table, rows) else self._faults(table, rows, buffer)
         for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
             some = rows[begin : begin + _MESSAGES_AT_ONCE]
-            checked = None if faults else _checked(table, some, buffer, SysFlag.COMPRESSED | HOSTS_V6)
+            checked = (
+                None if faults else _checked(table, some, buffer, SysFlag.COMPRESSED | HOSTS_V6, self._index.holes)
+            )
             if checked is not None:
                 for message in Message.of_table(checked, buffer):
                     self._count(message)
@@ -243,7 +249,7 @@ class LaneCursor:
                 if faults[row].is_stray:
                     continue
             try:
-                message = Message.of(decode(buffer, position, physical_offset=where))
+                message = Message.of(self._decode(buffer, position, where))
             except CorruptRecord as error:
                 path = self._index.lane_directory.segment_path(table.buffer_start)
                 if not self._pass(where, CorruptRecord(error.reason, where, str(path))):
@@ -253,6 +259,14 @@ class LaneCursor:
             self._count(message)
             yield message
         return True
+
+    def _decode(self, buffer: Buffer, position: int, where: int) -> Record:
+        """The record at a position, which is `where` in the log. Raises CorruptRecord."""
+        record = decode(buffer, position, physical_offset=where)
+        is_bare = bool(record.raw_properties) and not record.has_crc
+        if is_bare and self._index.holes.expects_crc and not is_in_good_order(record.raw_properties):
+            raise CorruptRecord(LOST_CRC, where)
+        return record
 
     def _count(self, message: Message) -> None:
         if self._ignore_corrupt:
@@ -292,7 +306,7 @@ class LaneCursor:
             known = self._index.queues.get(table.topics[table.topic_index[row]])
             position = int(table.positions[row])
             try:
-                record = decode(buffer, position, physical_offset=table.buffer_start + position)
+                record = self._decode(buffer, position, table.buffer_start + position)
             except CorruptRecord:
                 return False
             return known is not None and record.queue_offset < known.end

@@ -85,6 +85,11 @@ class LogHoles:
             self._scan = LogScan(segments, self._lane_directory.number)
         return self._scan
 
+    @property
+    def expects_crc(self) -> bool:
+        """Whether records of the log end with the whole-record CRC."""
+        return self._opened().expects_crc
+
     def is_damaged_size(self, where: int, limit: int) -> bool:
         """Whether the size of a record that seems to reach beyond the limit is damaged.
 

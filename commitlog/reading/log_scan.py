@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord
 from commitlog.record.byte_ranges import ByteArray, gather
+from commitlog.record.lost_crc import up_to_lost_crc
 from commitlog.record.record import decode
 from commitlog.record.record_layout import (
     BLANK_BYTES,
     BODY_LENGTH_BYTES,
-    CRC_PROPERTY_BYTES,
-    CRC_PROPERTY_END,
-    CRC_PROPERTY_NAME,
-    CRC_PROPERTY_START,
     HEAD_BYTES,
     HOSTS_V6,
     I32,
@@ -52,7 +48,6 @@ _BLOCK_BYTES = 1 << 20
 _SAMPLE_RECORDS = 64
 _DOUBLE_CHECKS = 4
 """A search ends when its CRCs of wrong places covered the segment's bytes this number of times."""
-_PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +81,11 @@ class LogScan:
     queue_id: int | None
     check_crc: bool = True
     progress: Callable[[int], None] = lambda where: None
-    _expects_crc: bool = field(init=False, default=False)
+    expects_crc: bool = field(init=False, default=False)
+    """Whether records of this log end with the whole-record CRC."""
 
     def __post_init__(self) -> None:
-        self._expects_crc = self._samples_have_crc()
+        self.expects_crc = self._samples_have_crc()
 
     def pieces(self, where: int) -> Iterator[RecordTable | Gap]:
         """Tables and gaps in log order, up to the last gap.
@@ -160,20 +156,7 @@ class LogScan:
         return self._trusted(table, mapped)
 
     def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
-        """The table up to the first record that seems to have lost its whole-record CRC to damage.
-
-        The whole-record CRC is an option, so a good record may have none. But if damage has hit the
-        bytes of this CRC, nothing else covers the properties. So in a log whose records have
-        whole-record CRCs, a record without one (RocketMQ may have added it) must have properties in
-        good order.
-        """
-        if not self.check_crc or not self._expects_crc:
-            return table
-        ends = table.positions + table.sizes
-        for index in np.flatnonzero(~table.has_crc & (table.properties_sizes > 0)).tolist():
-            if not _in_good_order(mapped[int(table.properties_positions[index]) : int(ends[index])]):
-                return _shortened(table, index)
-        return table
+        return up_to_lost_crc(table, mapped) if self.check_crc and self.expects_crc else table
 
     def _samples_have_crc(self) -> bool:
         """Whether records of this log end with the whole-record CRC, judged by a few of them."""
@@ -307,46 +290,3 @@ def _candidates(view: ByteArray, start: int, begin: int, end: int) -> list[tuple
     record[record] = fits
     keep = np.flatnonzero(blank | record)
     return list(zip(first[keep].tolist(), length[keep].tolist(), strict=True))
-
-
-def _in_good_order(properties: bytes) -> bool:
-    """Whether properties without a CRC look as if they never had one."""
-    if not _PROPERTIES.fullmatch(properties) or CRC_PROPERTY_START in properties:
-        return False
-    tail = properties[-CRC_PROPERTY_BYTES:].rjust(CRC_PROPERTY_BYTES, b" ")
-    if b"\0" in tail:  # lost bytes read as zeros
-        return False
-    start, end = len(CRC_PROPERTY_START), CRC_PROPERTY_BYTES - len(CRC_PROPERTY_END)  # the digits are between them
-    unchanging = zip(tail[:start] + tail[end:], CRC_PROPERTY_START + CRC_PROPERTY_END, strict=True)
-    if sum(a == b for a, b in unchanging) >= 5:  # of the ten bytes, only a few were damaged
-        return False
-    name = properties.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")[0]
-    if min(name, default=32) < 32 or _looks_like_crc(name):
-        return False
-    try:
-        properties.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _looks_like_crc(name: bytes) -> bool:
-    """Whether a property's name is the CRC's, except for a few bytes that were lost or added."""
-    wanted = CRC_PROPERTY_NAME
-    if not 5 <= len(name) <= 11 or len(set(name) & set(wanted)) < 4:  # rules most names out quickly
-        return False
-    from difflib import SequenceMatcher
-
-    return SequenceMatcher(None, name, wanted).ratio() > 0.6
-
-
-def _shortened(table: RecordTable, count: int) -> RecordTable:
-    """The first `count` records of a table. The record after them is the reason why it stops."""
-    columns = {
-        name: getattr(table, name)[:count]
-        for name in RecordTable.__slots__
-        if isinstance(getattr(table, name), np.ndarray)
-    }
-    position = int(table.positions[count])
-    reason = "the whole-record CRC is missing or damaged"
-    return replace(table, **columns, stop=Stop.CORRUPT, stop_position=position, reason=reason)
