@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any
 
 from commitlog.errors import CommitLogError, refusal
+from commitlog.shm.layout import LANE_ROWS, Lane
 from tests.command_line import run
 from tests.crash.damage_truth import Failure, Look, Truth, look, look_at_rows
 from tests.crash.file_damage import Places, damage
@@ -114,6 +115,8 @@ class Case:
     log: list[str] = field(default_factory=list)
     pools: set[Path] = field(default_factory=set)
     is_stage_left: bool = False
+    flushed: dict[int, int] = field(default_factory=dict)
+    """Lane → how far it was flushed, where the stop said that the pool stays. Else empty."""
 
     def run(self) -> None:
         """Raises Failure."""
@@ -152,9 +155,13 @@ class Case:
         self.at = "in the start"
         sent = self._use(started, truth)
         self.at = "after the start"
-        after = self._look(truth, truth.must, "after the start", sent)
+        after = self._look(truth, self._flushed(truth.must), "after the start", list(self._flushed(sent)))
         named = before.said or after.said or self.log
         self.outcome["read with a warning or an error" if named else "whole"] += 1
+
+    def _flushed(self, messages: Iterable[Sent]) -> set[Sent]:
+        """The messages that readers have to give. The pool has the others, for the next start."""
+        return {m for m in messages if not self.flushed or m.end <= self.flushed.get(m.lane, 0)}
 
     def _look(self, truth: Truth, must: set[Sent], when: str, new: list[Sent] | None = None) -> Look:
         """Looks at the store as all its users do."""
@@ -282,7 +289,9 @@ class Case:
             if missing and is_known and not any(f'"{code}"'.encode() in health.stdout for code in _NAMES_A_LOSS):
                 raise Failure(self._said("after the start", f"health ({health.stdout!r})", missing))
             is_stopped = True
+            flushed = {lane: started.lane(Lane.FLUSHED, lane) for lane in range(LANE_ROWS)}
             if not started.stop().drained:
+                self.flushed = flushed
                 self.outcome["not drained"] += 1
         finally:
             if not is_stopped:

@@ -99,12 +99,12 @@ class Truth:
     def _evidence(self, directory: LaneDirectory, messages: list[Sent]) -> int:
         """The log offset below which something that is left proves that all was flushed."""
         known = self.sound.known_ends.get(directory.number, 0)
-        if self.state == "killed, no pool" and not directory.path.is_dir():
-            return known
         if self.state == "stopped" and not directory.abort_file.exists():
             return 1 << 62
         if self.state == "killed" and self.is_pool_sound:
             return 1 << 62
+        if not directory.path.is_dir():  # only `store.json` can tell that there was a lane
+            return known
         if not directory.abort_file.exists():  # somebody has removed it: no part of what is there is a torn tail
             known = max(known, self.sound.words[directory.number].flushed)
         found = [known]
