@@ -38,13 +38,15 @@ class MappedFileQueue:
         Such a file is read as if it were filled up with zeros. A file that is too long is cut off.
         """
         self.starts: list[int] = []
+        self.misplaced: list[int] = []
+        """Starts of segments in whose place something is that is no plain file."""
         self._known: frozenset[int] = frozenset()
         self._mapped_start, self._mapped = -1, mmap.mmap(-1, 1)
         self.refresh()
 
     def refresh(self) -> None:
         """Lists the directory again: retention removes files, and the allocator makes new ones."""
-        for known in (self.findings, self.wrong_sizes, self.starts):
+        for known in (self.findings, self.wrong_sizes, self.starts, self.misplaced):
             known.clear()
         try:
             names = self.channel.list(self.directory)
@@ -69,6 +71,7 @@ class MappedFileQueue:
         elif not stat.S_ISREG(facts.st_mode):
             kind = "a symbolic link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
             self.findings.append((path, f"{kind}; passed over"))
+            self.misplaced.append(start)
         elif facts.st_size:
             self.starts.append(start)
             if facts.st_size != self.size:

@@ -6,7 +6,7 @@ The files are in `lanes/<number>/quarantine/`:
     torn-<offset>-<crc>.bin       the bytes that were after the log's end
     torn-<offset>-<crc>.json      the note that goes with them
     surplus-<offset>-<crc>.bin    what a segment file had beyond a segment's size
-    segment-<start>               a segment file from behind the log's end
+    segment-<start>               what was named like a segment file behind the log's end
     queue-<topic>-…               something that was named like a consume queue or its file
     cut.json                      a cut that is under way
     rebuild.json                  consume queues are being built anew
@@ -106,6 +106,19 @@ class Quarantine:
                 self.channel.allocate(fd, self.segment_bytes)
             self.channel.fdatasync(fd)
         return f"{path}: was {length:,} bytes, a segment has {self.segment_bytes:,}; made to fit"
+
+    def set_misplaced_aside(self, start: int) -> str:
+        """Takes what is in the place of a segment out of the log, and returns the line to report.
+
+        It is no plain file, so no segment could be made there.
+        """
+        path = self.lane_directory.segment_path(start)
+        self.channel.create_directory(self.path, below=self.lane_directory.path)
+        target = self.path / self._free_name(f"segment-{path.name}")
+        self.channel.rename(path, target)
+        self.channel.sync_directory(self.path)
+        self.channel.sync_directory(path.parent)
+        return f"{path}: no regular file, in the place of the next segment: it is {target} now"
 
     # ---- cuts -----------------------------------------------------------------------------------
 

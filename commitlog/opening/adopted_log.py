@@ -263,6 +263,10 @@ class AdoptedLog:
                 self.channel.fdatasync(fd)
             self.channel.sync_directory(self.lane_directory.commitlog)
         segments.refresh()
+        quarantine = Quarantine(self.lane_directory, size, self.channel)
+        for start in segments.misplaced:
+            if start >= row[Lane.COMMITTED]:
+                self.report(f"lane {self._lane}: {quarantine.set_misplaced_aside(start)}")
         gone = next(self._missing(segments, begin, row[Lane.ALLOCATED]), None)
         if gone is not None:
             row[Lane.ALLOCATED] = gone

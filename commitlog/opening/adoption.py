@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased
@@ -86,7 +87,7 @@ class Adoption:
 
     def _adopt_lane(self, lane_directory: LaneDirectory, *, has_buffers: bool) -> None:
         lane, row = lane_directory.number, self.control.row(lane_directory.number)
-        if wrong := self._damage_of_words(lane, row):
+        if wrong := self._damage_of_words(lane_directory, row):
             self._recover_words(lane_directory, row, wrong)
             return
         if not has_buffers:
@@ -129,14 +130,18 @@ class Adoption:
             return
         self._check_files(lane_directory)
 
-    def _damage_of_words(self, lane: int, row: memoryview) -> str:
+    def _damage_of_words(self, lane_directory: LaneDirectory, row: memoryview) -> str:
         """What no lane of this store can have; empty for a sound row."""
-        size, known = self.facts.segment_bytes, self.facts.lanes.get(lane, 0)
+        size, known = self.facts.segment_bytes, self.facts.lanes.get(lane_directory.number, 0)
         if wrong := check_row(row, size):
             return wrong
         flushed, wrote = row[Lane.FLUSHED], row[Lane.WROTE]
         if flushed < known:
             return f"flushed is {flushed:,}, and store.json says {known:,}"
+        with contextlib.suppress(OSError):  # the check of the files names it
+            recorded = PositionsFile(lane_directory, self.facts.id, self.channel).load()
+            if recorded is not None and flushed < recorded.flushed_where:
+                return f"flushed is {flushed:,}, and {lane_directory.positions_file} says {recorded.flushed_where:,}"
         for start in range(segment_start(flushed, size), segment_start(wrote, size), size):
             end = (
                 start + size if is_direct(row, start // size) else row[Lane.DATA_END + start // size % row[Lane.SLOTS]]

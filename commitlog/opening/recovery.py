@@ -479,6 +479,9 @@ class _Recovery:
 
     def _allocated(self, end: int) -> int:
         segments = MappedFileQueue(self.lane_directory.commitlog, self.size, self.channel)
+        for misplaced in segments.misplaced:
+            if misplaced >= end:
+                self._find(self.quarantine.set_misplaced_aside(misplaced))
         start = segment_start(end, self.size)
         while start in segments:
             start += self.size

@@ -10,6 +10,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import commitlog
 from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, pid_of
@@ -103,6 +105,27 @@ def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
     assert commitlog.Store.open(path, CONFIG).close().drained
     with commitlog.Reader(path, start="earliest") as reader:
         assert [int(message.value) for message in reader] == list(range(100))
+
+
+def test_a_pool_that_has_lost_its_positions(tmp_path: Path) -> None:
+    """And the log is lost, too: `positions` tells that there was one. No lane begins anew."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path, CONFIG) as store, store.producer() as producer:
+        producer.send("t", b"1")
+    kill_store(commitlog.Store.open(path, CONFIG))
+    directory = StoreDirectory(path)
+    facts = directory.load()
+    assert facts.pool is not None
+    directory.save(replace(facts, lanes={}))
+    with closing(ControlRegion.attach(Path(facts.pool.directory), writable=True)) as control:
+        row = control.row(0)
+        for word in range(len(row)):
+            row[word] = 0
+        row.release()
+    shutil.rmtree(path / "lanes/0/commitlog")
+    commitlog.Store.open(path, CONFIG).close()
+    with pytest.raises((errors.CorruptRecord, errors.DamagedFile)), commitlog.Reader(path, topic="t") as reader:
+        list(reader)
 
 
 @pytest.mark.parametrize("length", [(1 << 16) + 20, (1 << 16) - 20])

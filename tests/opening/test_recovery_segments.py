@@ -71,7 +71,10 @@ def test_all_segments_of_another_size_are_refused(lane: MadeLane) -> None:
 
 
 def test_foreign_names_links_and_odd_things_are_passed_over(lane: MadeLane, tmp_path: Path) -> None:
-    """Named in a finding each; nothing is followed, nothing is removed."""
+    """Named in a finding each; nothing is followed, nothing is removed.
+
+    What is in the place of a later segment is also set aside.
+    """
     log = lane.directory.commitlog
     (log / "README").write_text("mine")
     (log / f"{SEGMENT + 1:020d}").write_text("odd")
@@ -81,7 +84,7 @@ def test_foreign_names_links_and_odd_things_are_passed_over(lane: MadeLane, tmp_
     os.mkfifo(log / f"{SEGMENT * 51:020d}")
     found = lane.recover()
     assert found.end == lane.end
-    assert len(found.findings) == 4
+    assert len(found.findings) == 6
     assert target.read_bytes() == bytes(SEGMENT)
     assert (log / "README").exists()
 
