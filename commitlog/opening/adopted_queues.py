@@ -121,7 +121,7 @@ class AdoptedQueues:
                     reason = gap.reason or "the segment file is missing"
                     report(quarantine.note_corruption(gap.file, gap.start, gap.end, reason, anew=True))
                 else:
-                    repair.place(piece)
+                    repair.place(piece, self.synced)
                 if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= self.synced:
                     break
             for finding in repair.reach(self._known_ends(report)):

@@ -181,9 +181,13 @@ class QueueRepair:
 
     # ---- placing --------------------------------------------------------------------------------
 
-    def place(self, table: RecordTable) -> None:
-        """Places the entries of a table, and fills the offsets that are missing before them."""
-        for topic, rows in by_topic(table, len(table)):
+    def place(self, table: RecordTable, limit: int = LOG_END) -> None:
+        """Places the entries of a table, and fills the offsets that are missing before them.
+
+        Records at or behind log offset `limit` get none. All others must be durable: a later start
+        takes an entry for a proof that its record was flushed.
+        """
+        for topic, rows in by_topic(table, int(np.searchsorted(table.physical_offsets, limit))):
             offsets = table.queue_offsets[rows]
             possible = (offsets >= 0) & (offsets < _OFFSET_END)
             rows, offsets = rows[possible], offsets[possible]

@@ -186,6 +186,7 @@ class _Recovery:
             self._finish_deletion(segments, recorded)
         positions = self._positions_of(log, recorded, known_end)
         flushed = max(positions.flushed_where, flushed_by_age(log), self._stopped_at(segments, positions.flushed_where))
+        self.durable = flushed  # the log behind it may be in memory only
         has_positions, whole = recorded is not None, flushed if self.stopped_properly else 0
         self.evidence = FlushedEvidence(
             self.lane_directory, log, self.channel, has_positions, max(flushed, known_end), max(whole, known_end)
@@ -200,9 +201,7 @@ class _Recovery:
         for gap in walked.corrupt:
             self._note_corruption(gap)
         self._cut(log, walked)
-        if walked.end > flushed:
-            kept_from = flushed - flushed % _PAGE_BYTES
-            rewrite_log(self.lane_directory, self.size, kept_from, walked.end, self.channel, self._progress)
+        self._make_durable(walked.end)
         self.channel.sync_directory(self.lane_directory.commitlog)
         for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
             self._find(finding)
@@ -382,6 +381,7 @@ class _Recovery:
             else:
                 self._count(walked, piece, dispatched, None if build else self.queue_check)
                 if build:
+                    self._make_durable(piece.buffer_start + piece.stop_position)
                     self.queue_repair.place(piece)
         walked.met_dispatched |= dispatched == walked.end
         return walked
@@ -420,6 +420,17 @@ class _Recovery:
         return flushed if has_room or flushed == start else start + self.size
 
     # ---- repairs --------------------------------------------------------------------------------
+
+    def _make_durable(self, end: int) -> None:
+        """Writes the log below `end` again and syncs it, as far as it may be in memory only.
+
+        This comes before entries are placed: an entry proves that its record was flushed.
+        """
+        if end > self.durable:
+            self.channel.sync_directory(self.lane_directory.commitlog)
+            begin = self.durable - self.durable % _PAGE_BYTES
+            rewrite_log(self.lane_directory, self.size, begin, end, self.channel, self._progress)
+            self.durable = end
 
     def _note_corruption(self, gap: Gap) -> None:
         reason = gap.reason or "the segment file is missing"

@@ -119,6 +119,59 @@ def test_killed_anywhere_and_repeated_it_ends_the_same(harm: Callable[[MadeLane]
     pytest.fail("it never came to its end")
 
 
+class UnsyncedLog(DyingChannel):
+    """A disk whose power is cut at the k-th change: of the log it keeps only what was synced.
+
+    Everything else that was written is there. At first, nothing behind log offset `durable` is.
+    """
+
+    def __init__(self, steps: int, lane: MadeLane, durable: int) -> None:
+        super().__init__(steps, half=False)
+        self.kept = {}
+        for file in lane.directory.commitlog.iterdir():
+            known = max(durable - int(file.name), 0)
+            self.kept[file] = file.read_bytes()[:known].ljust(SEGMENT, b"\0")
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        file = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if file in self.kept:
+            self.kept[file] = file.read_bytes()
+
+    def cut_power(self) -> None:
+        for file, data in self.kept.items():
+            file.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", ["no queue", "no positions"])
+def test_a_power_cut_in_it_is_never_called_damage(harm: str, tmp_path: Path) -> None:
+    """The entries that it places are no proof that records were flushed which it has not synced."""
+    lane = make_lane(tmp_path / "3")
+    flushed = lane.places[20][0]
+    lane.set_positions(flushed, flushed)
+    shutil.rmtree(lane.directory.queue_path("orders"))
+    if harm == "no positions":
+        lane.directory.positions_file.unlink()
+    shutil.copytree(lane.directory.path, tmp_path / "harmed")
+    for step in range(500):
+        shutil.rmtree(lane.directory.path)
+        shutil.copytree(tmp_path / "harmed", lane.directory.path)
+        channel = UnsyncedLog(step, lane, flushed)
+        try:
+            lane.recover(channel)
+        except Killed:
+            channel.cut_power()
+        else:
+            assert step > 5
+            assert lane.kept() == list(range(60))
+            return
+        found = lane.recover()
+        assert found.end >= flushed
+        assert not [line for line in found.findings if "corruption" in line], step
+        assert not list(lane.directory.path.glob("quarantine/corrupt-*")), step
+    pytest.fail("it never came to its end")
+
+
 def _comparable(files: dict[str, bytes], calm: MadeLane, lane: MadeLane) -> dict[str, bytes]:
     """Paths in notes made alike."""
     here, there = str(lane.directory.path).encode(), str(calm.directory.path).encode()

@@ -9,6 +9,7 @@ import pytest
 
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
+from commitlog.opening.adopted_queues import AdoptedQueues
 from commitlog.opening.recovery import recover_lane
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.made_lane import QUEUE_FILE, SEGMENT, MadeLane, check_again, crash, make_lane
@@ -171,3 +172,13 @@ def test_queues_built_anew_after_many_deleted_messages_are_sound(tmp_path: Path)
 
     assert found()
     assert not found()
+
+
+def test_queues_built_beside_a_pool_have_no_entry_that_was_not_synced(tmp_path: Path) -> None:
+    """Records behind that offset may be in memory only, and an entry proves that it is not so."""
+    lane = make_lane(tmp_path / "3")
+    synced = lane.places[20][0]
+    shutil.rmtree(lane.directory.queue_path("orders"))
+    AdoptedQueues(lane.directory, SEGMENT, QUEUE_FILE, 0, synced, -1, DISK, "").rebuild(lambda line: None)
+    for topic in ("orders", "payments"):
+        assert lane.entries(topic) == lane.expected_entries(topic, synced)
