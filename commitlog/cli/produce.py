@@ -351,11 +351,14 @@ class _Sending:
 
         assert self._read_row is not None
         line = part.lines[number]
+        shown = line[:80].decode(errors="replace")
         try:
-            return self._read_row(orjson.loads(line))
+            found = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            shown = line[:80].decode(errors="replace")
             raise InputError(f"{part.place(number)} is not JSON: {error}: {shown!r}") from None
+        if not isinstance(found, dict):
+            raise InputError(f"{part.place(number)} is no JSON object: {shown!r}")
+        return self._read_row(found)
 
     def _batches(self, names: list[str], producer: AnyProducer, overhead: int, count: int | None) -> Iterator[_Part]:
         """The first `count` lines as they arrive, in batches that fit into a segment.

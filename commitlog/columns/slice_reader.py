@@ -23,6 +23,7 @@ from commitlog.columns.unpacked_size import TooMuchUnpacked
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound, named_while_reading
+from commitlog.quantities import counted
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.view import open_view
@@ -390,12 +391,12 @@ class SliceReader:
         asked, wording = f"the offsets [{self.slice.start}, {self.slice.end})", self.plan.options.wording
         if self.lost:
             self._warn(
-                f"{of}: {self.lost} messages of {asked} were deleted by retention before they were read; "
+                f"{of}: {counted(self.lost, 'message')} of {asked} were deleted by retention before they were read; "
                 f"{wording.accept_loss}, so reading goes on without them"
             )
         if self.corrupt:
             offset, reason = self.corrupt[0]
             self._warn(
-                f"{of}: {len(self.corrupt)} corrupt records of {asked} were left out ({wording.ignore_corrupt}), the "
-                f"first at offset {offset}: {reason}"
+                f"{of}: {counted(len(self.corrupt), 'corrupt record')} of {asked} were left out "
+                f"({wording.ignore_corrupt}), the first at offset {offset}: {reason}"
             )

@@ -94,7 +94,8 @@ class TypedRows:
             except MemoryError:
                 raise  # Arrow's is an ArrowException too, and the message is right
             except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration, struct.error) as error:
-                wrong[number] = str(error).partition("\n")[0] or "the value has no record batch"
+                is_text = not isinstance(error, struct.error)  # which tells of bytes of ours, and of no message
+                wrong[number] = (is_text and str(error).partition("\n")[0]) or _NO_BATCH
                 continue
             unpacked += found[-1][1].nbytes
             if unpacked > UNPACKED_BYTES_MAX and decoder.count > 1:
@@ -170,6 +171,7 @@ class TypedRows:
         )
 
 
+_NO_BATCH = "its headers say rows, and its value is no record batch"
 _HEADERS = (CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER, COMPRESSION_HEADER)
 
 

@@ -107,9 +107,10 @@ def _as_arrow(rows: Any) -> pa.Table:
         return pa.table(rows)
     if hasattr(rows, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(rows)])
+    instead = "; give what its collect() returns" if hasattr(rows, "collect") else ""
     raise IllegalArgument(
         f"rows are an Arrow table or batch, a frame of pandas or Polars, or a list of dictionaries or dataclasses, not "
-        f"{type(rows).__name__}"
+        f"{type(rows).__name__}{instead}"
     )
 
 
@@ -174,7 +175,8 @@ def _one_line(text: object) -> str:
 
 
 def _illegal(row: int, name: str, value: object, kind: pa.DataType, takes: str) -> IllegalRow:
-    shown = " ".join(f"{value!r:.{_SHOWN}}".split())
+    text = repr(value)
+    shown = " ".join(text[:_SHOWN].split()) + "…" * (len(text) > _SHOWN)
     return IllegalRow(f"row {row}, column {name}: {shown} is no {ddl_type(kind)}: it takes {takes}", row)
 
 

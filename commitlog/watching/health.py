@@ -378,7 +378,7 @@ def _damage(snapshot: StoreSnapshot) -> Iterator[Reason]:
     damaged: Mapping[int, int] = snapshot.damaged_ranges
     lanes = tuple(damaged)
     if damaged:
-        text = f"{_name(lanes)}: {sum(damaged.values()):,} ranges of the log are damaged, as a start has found"
+        text = f"{_name(lanes)}: {counted(sum(damaged.values()), 'damaged range')} of the log, as a start has found"
         yield _reason("damage-noted", text, f"`commitlog verify {path}` says more; it ends with retention", lanes=lanes)
     if snapshot.index_damage:
         text = f"topics and named readers can't be looked at: {' '.join(snapshot.index_damage.split())}"

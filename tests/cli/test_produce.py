@@ -84,6 +84,7 @@ def test_rows_of_a_typed_topic(store: commitlog.Store) -> None:
 
 BAD_LINES = {
     "not-json": ("no json", "line 4 is not JSON"),
+    "no-object": ('[{"id": 3}]', """line 4 is no JSON object: '[{"id": 3}]'"""),
     "bad-value": ('{"id": "x", "n": 1}', "line 4: column id: 'x' is no BIGINT"),
     "bad-columns": ('{"id": 1, "n": "y"}\n{"id": "x"}', "line 4: column n: 'y' is no INT"),
     "too-large": ('{"id": 1, "t": "' + "x" * 65_000 + '"}', "line 4: MESSAGE_SIZE_EXCEEDED"),

@@ -253,6 +253,15 @@ def test_what_is_no_row(typed: HandMadeStore) -> None:
     assert table_of(typed, ignore_corrupt=True).to_pylist() == EXPECTED
 
 
+def test_a_value_whose_headers_say_that_it_is_rows(typed: HandMadeStore) -> None:
+    """The error says what is wrong with the message, in words of ours."""
+    headers = {"content-type": "application/x.arrow-record-batch", "schema-version": "1", "row-count": "6"}
+    typed.lane(0).append("orders", b"junk", properties=headers)
+    typed.publish()
+    with pytest.raises(CorruptRecord, match="lane 0, offset 5: its headers say rows, and its value is no record batch"):
+        table_of(typed)
+
+
 def rows_before(store: HandMadeStore, error: str, **options: Any) -> list[dict[str, Any]]:
     """The rows that come before the error."""
     batches = commitlog.read_arrow(place_of(store.path), "orders", **options)

@@ -286,6 +286,8 @@ def test_a_table_that_says_not_null_and_has_nulls() -> None:
             pl.DataFrame({"id": [1]}, schema={"id": pl.Int128}),
             "column id: Arrow has no type for Polars' Int128; cast it",
         ),
+        (pl.LazyFrame({"id": [1]}), "or dataclasses, not LazyFrame; give what its collect"),
+        (pd.DataFrame({"id": ["x" * 99]}), "row 0, column id: '" + "x" * 79 + "… is no INT"),
         (pa.array([1, 2]), "Array of rows: "),
         (pl.Series([1]), "Series of rows: "),
     ],

@@ -24,6 +24,7 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
+from commitlog.quantities import counted
 from commitlog.shm.layout import segment_start
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.spark.task_reading import RemoteTask, Task
@@ -111,7 +112,7 @@ def test_quarantined_records(
     kept = [row for row in everything if row[1] not in {record.queue_offset for record in bad}]
     assert rows(store, ignoreCorruptRecords=True) == kept
     said = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert f"{len(bad)} corrupt records of the offsets [0, 160) were left out" in said[0]
+    assert f"{counted(len(bad), 'corrupt record')} of the offsets [0, 160) were left out" in said[0]
     assert f"first at offset {bad[0].queue_offset}" in said[0]
 
 
