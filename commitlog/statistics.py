@@ -230,7 +230,8 @@ def _stopped_properly(view: StoreView) -> bool:
 
 def is_lost(view: StoreView, lane: int, first: int, flushed: int) -> bool:
     """Whether a lane that had messages has no segment file: somebody has removed it, or its log."""
-    return first < flushed and not view.channel.list(view.lane_directory(lane).commitlog)
+    commitlog = view.lane_directory(lane).commitlog
+    return first < flushed and not (commitlog.is_dir() and view.channel.list(commitlog))
 
 
 def _lane(view: StoreView, number: int, now_ns: int) -> LaneStatistics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -128,26 +127,6 @@ def test_a_store_that_was_stopped_with_messages_in_memory(tmp_path: Path, caplog
     assert f"lane 0: {left} bytes are in the pool, not flushed yet" in warning
     assert commitlog.Store.open(path, QUICK).close().drained
     assert "only-in-memory" not in codes(path)
-
-
-@pytest.mark.leaves_pools
-@pytest.mark.parametrize("state", ["stopped", "killed"])
-def test_a_lane_that_is_gone_is_named(state: str, tmp_path: Path) -> None:
-    """Beside the state of the store, which its missing files do not change."""
-    path = tmp_path / "store"
-    store = commitlog.Store.open(path, QUICK)
-    with store.producer() as one, store.producer() as other:
-        one.send("t", b"x").wait("flushed", 60)
-        receipt = other.send("t", b"x")
-        receipt.wait("flushed", 60)
-        if state == "killed":
-            kill_store(store)
-    if state == "stopped":
-        store.close()
-    shutil.rmtree(path / "lanes" / "1")
-    reason = expect(path, "lane-lost", lanes=(1,))
-    assert reason.text == f"lane 1: the files of its log are gone, which had {receipt.end} bytes"
-    assert state in codes(path)
 
 
 # ---- the store and its processes ---------------------------------------------------------------
