@@ -21,6 +21,8 @@ from commitlog.errors import ReadingWarning, named_while_reading
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
+from commitlog.planning.topic_queues import TopicQueues
+from commitlog.reading.lane_choice import NO_LANES
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.promotions import shared_ends
 from commitlog.reading.queue_range import QueueRange
@@ -85,7 +87,10 @@ class StoreIndex(Protocol):
         """
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
-        """Lane → the range of the topic's messages that may be read there."""
+        """Lane → the range of the topic's messages that may be read there.
+
+        A damaged lane that has the topic is among the lanes: see TopicQueues.
+        """
 
     def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
         """The queue offset up to which each queue has the messages of an earlier epoch.
@@ -131,7 +136,7 @@ class LocalIndex:
     ) -> None:
         self.path, self._on_step = os.fspath(path), on_step
         self._view = open_view(path)
-        self.index = TopicIndex(self._view, isolation)
+        self.index = TopicIndex(self._view, isolation, NO_LANES)
         self._damage_warning = ""
 
     @property
@@ -181,7 +186,9 @@ class LocalIndex:
         lanes = self.index.lanes.items()
         holes = [(lane, index.open_hole) for lane, index in lanes if index.queues and index.open_hole is not None]
         holes += [(lane, where) for lane, index in lanes for where in index.nameless_holes]
-        places = ", ".join(f"lane {lane} is damaged from offset {where:,} on" for lane, where in holes)
+        damaged = [f"lane {lane} is damaged from offset {where:,} on" for lane, where in holes]
+        damaged += [f"nothing of lane {lane} can be read" for lane in self.index.left_out]
+        places = ", ".join(damaged)
         known, self._damage_warning = self._damage_warning, ""
         if places:
             self._damage_warning = (
@@ -197,10 +204,21 @@ class LocalIndex:
         return self._view.pool
 
     def topics(self, *, deleted: bool = False) -> list[str]:
-        return self.index.topics(deleted=deleted)
+        damaged = [topic for lane in self.index.left_out for topic in self._topics_of_damaged(lane)]
+        return sorted({*self.index.topics(deleted=deleted), *damaged})
 
-    def ranges(self, topic: str) -> Mapping[int, QueueRange]:
-        return self.index.ranges(topic)
+    def ranges(self, topic: str) -> TopicQueues:
+        left_out = self.index.left_out.items()
+        damaged = {lane: wrong for lane, wrong in left_out if topic in self._topics_of_damaged(lane)}
+        return TopicQueues(self.index.ranges(topic), damaged)
+
+    def _topics_of_damaged(self, lane: int) -> set[str]:
+        """The topics that may be in a lane of which nothing can be read.
+
+        These are those with a consume queue there; all topics if it has no consume queues.
+        """
+        found = self._view.channel.list(self._view.lane_directory(lane).consumequeue)
+        return set(found or self.index.topics(deleted=True))
 
     def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
         return shared_ends(self._view, epoch, queues)
@@ -218,7 +236,7 @@ class LocalIndex:
         with named_while_reading(self.path):
             for (topic, lane), (begin, end) in ranges.items():
                 self._on_step()
-                found += slices_of(self.index.lanes[lane], topic, begin, end)
+                found += slices_of(self.index.lane(lane), topic, begin, end)
         return found
 
     def work(self, ranges: Ranges) -> list[Work]:
@@ -254,7 +272,7 @@ class LocalIndex:
         if piece.walk_from >= 0:  # there are no entries
             return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
         begin, end = piece.start, piece.end
-        with named_while_reading(self.path), self.index.lanes[piece.lane].queue(piece.topic) as queue:
+        with named_while_reading(self.path), self.index.lane(piece.lane).queue(piece.topic) as queue:
             picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
             sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
         return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES

@@ -7,6 +7,7 @@ from functools import partial
 
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
+from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.starting_point import QueueStarts, resolve
 
 
@@ -22,12 +23,15 @@ def ranges_between(
     return {key: (begin, ends[key]) for key, begin in begins.items() if begin < ends[key]}
 
 
-def offsets_of(index: StoreIndex, topics: Iterable[str], bound: QueueStarts) -> dict[QueueKey, int]:
-    """Returns the queue offset that a bound means in each queue.
+def offsets_of(
+    index: StoreIndex, topics: Iterable[str], bound: QueueStarts, lanes: LaneChoice = ALL_LANES
+) -> dict[QueueKey, int]:
+    """Returns the queue offset that a bound means in each queue of the chosen lanes.
 
-    A bound with `ago` must have become a time before. Raises OffsetOutOfRange.
+    A bound with `ago` must have become a time before. Raises OffsetOutOfRange, DamagedFile.
     """
-    queues = {(topic, lane): queue for topic in topics for lane, queue in sorted(index.ranges(topic).items())}
+    ranges = {topic: index.ranges(topic) for topic in topics}
+    queues = {(topic, lane): known[lane] for topic, known in ranges.items() for lane in sorted(known) if lane in lanes}
     starts = {key: bound.of(*key) for key in queues}
     times = {key: start.value for key, start in starts.items() if start.kind == "time"}
     found = index.find_by_times(times) if times else {}

@@ -39,7 +39,7 @@ class LaneChoice:
         return cls(member=_member(members)) if members is not None else cls()
 
 
-ALL_LANES = LaneChoice()
+ALL_LANES, NO_LANES = LaneChoice(), LaneChoice(numbers=frozenset())
 
 
 def _numbers(lanes: object) -> frozenset[int]:

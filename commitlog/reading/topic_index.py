@@ -19,17 +19,21 @@ from commitlog.reading.view import LogView
 STOPPED_REREAD_NS = 100_000_000
 """The shortest time between two looks at the limits of a store without a pool, in its files."""
 
+LEFT_OUT_NS = 5_000_000_000
+"""A damaged lane is looked at again after this time: somebody may have mended it."""
+
 
 class TopicIndex:
     """All lanes of a store, or all queue ids of a RocketMQ store root.
 
     `isolation` is "flushed" or "committed". A damaged lane that is not in `chosen` is no error: it
-    is left out from then on.
+    is left out for seconds, then it is looked at again. `left_out` has what is wrong with them.
     """
 
     def __init__(self, view: LogView, isolation: str = "flushed", chosen: LaneChoice = ALL_LANES) -> None:
         self.view, self.isolation, self._chosen = view, isolation, chosen
-        self._left_out: set[int] = set()
+        self.left_out: dict[int, str] = {}
+        self._left_out_ns = LONG_AGO_NS
         self.lanes: dict[int, LaneIndex] = {}
         self._identity = view.identity
         self.epoch = view.epoch
@@ -50,17 +54,21 @@ class TopicIndex:
         if is_another:
             self._identity, self._refreshed_ns, self.rest_warning = self.view.identity, LONG_AGO_NS, ""
             self.lanes.clear()
-            self._left_out.clear()
+            self.left_out.clear()
         if self.view.epoch != self.epoch:
             self.epoch, self._refreshed_ns = self.view.epoch, LONG_AGO_NS
             for known in self.lanes.values():
                 known.forget()
+        now = SYSTEM_CLOCK.monotonic_ns()
         if not self.view.live:
-            now = SYSTEM_CLOCK.monotonic_ns()
             if now - self._refreshed_ns < STOPPED_REREAD_NS:
                 return False
             self._refreshed_ns = now
-        present = [lane for lane in self.view.lanes() if lane not in self._left_out]
+        known_damaged = set(self.left_out)
+        if now - self._left_out_ns >= LEFT_OUT_NS:
+            self._left_out_ns = now
+            self.left_out.clear()
+        present = [lane for lane in self.view.lanes() if lane not in self.left_out]
         gone = self.lanes.keys() - set(present)  # somebody has removed their directories
         for lane in gone:
             del self.lanes[lane]
@@ -71,11 +79,12 @@ class TopicIndex:
                 index = self.lanes[lane] = LaneIndex(self.view, lane, self.isolation)
             try:
                 moved = index.refresh() or moved
-            except DamagedFile:
+            except DamagedFile as error:
                 if lane in self._chosen:
                     raise
-                self._left_out.add(lane)
+                self.left_out[lane] = str(error)
                 del self.lanes[lane]
+                moved = moved or lane not in known_damaged
         self._warn_of_rest()
         return moved
 
@@ -104,6 +113,12 @@ class TopicIndex:
         """Returns lane → the range of the topic's messages that may be read there."""
         return {lane: index.queues[topic] for lane, index in self.lanes.items() if topic in index.queues}
 
+    def lane(self, number: int) -> LaneIndex:
+        """The index of a lane that was there. Raises DamagedFile if it is left out now."""
+        if number in self.left_out:
+            raise DamagedFile(self.left_out[number])
+        return self.lanes[number]
+
     def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:
         """The queue offset of the first message stored at or after a time (ms), or None."""
-        return find_by_time(self.lanes[lane], topic, timestamp_ms)
+        return find_by_time(self.lane(lane), topic, timestamp_ms)

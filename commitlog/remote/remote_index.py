@@ -15,6 +15,7 @@ from commitlog.planning.address import Address
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import Ranges
 from commitlog.planning.task_sizes import Work
+from commitlog.planning.topic_queues import TopicQueues
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.queue_range import QueueRange
 from commitlog.remote import requests
@@ -40,7 +41,7 @@ class RemoteIndex:
         self._isolation, self._wanted = isolation, topics
         self._known: requests.Looked | None = None
         self._topics: dict[str, bool] = {}
-        self._ranges: dict[str, dict[int, QueueRange]] = {}
+        self._ranges: dict[str, TopicQueues] = {}
 
     @property
     def _looked(self) -> requests.Looked:
@@ -82,8 +83,13 @@ class RemoteIndex:
                     raise ValueError("nothing is said of topics")
                 self._known = looked
                 return False
+            damaged = {
+                topic: {int(lane): str(why) for lane, why in lanes.items()} for topic, lanes in looked.damaged.items()
+            }
             self._ranges = {
-                topic: {int(lane): QueueRange(*queue, indexed=0) for lane, queue in lanes.items()}
+                topic: TopicQueues(
+                    {int(lane): QueueRange(*queue, indexed=0) for lane, queue in lanes.items()}, damaged.get(topic, {})
+                )
                 for topic, lanes in looked.queues.items()
             }
         except (TypeError, ValueError, AttributeError) as error:

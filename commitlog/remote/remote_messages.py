@@ -73,7 +73,7 @@ class RemoteMessages:
         if text := missing_topics(index.path, unknown, index.topics(), "the reader"):
             warnings.warn(text, ReadingWarning, stacklevel=2)
         self._store_id = index.store_id
-        self._next = offsets_of(index, self._topics(), start)
+        self._next = offsets_of(index, self._topics(), start, self._lanes)
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -113,9 +113,11 @@ class RemoteMessages:
         """What is there and was not read. A queue that appears later is read from its beginning."""
         found = {}
         for topic in self._topics():
-            for lane, queue in self._index.ranges(topic).items():
+            known = self._index.ranges(topic)
+            for lane in filter(self._lanes.__contains__, known):
+                queue = known[lane]
                 begin = self._next.get((topic, lane), queue.first)
-                if begin < queue.end and lane in self._lanes:
+                if begin < queue.end:
                     found[topic, lane] = begin, queue.end
         return found
 

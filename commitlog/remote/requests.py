@@ -7,7 +7,7 @@ has another type is refused. Nothing here holds a credential or a path.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -59,6 +59,8 @@ class Looked:
     """Topic → whether it was deleted, and has had no message since."""
     queues: dict[str, dict[int, tuple[int, int]]] | None = None
     """Topic → lane → first and end."""
+    damaged: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Topic → lane → why nothing of that lane can be read."""
     epoch: int = 0
     """The number of the epoch that the store is in."""
     warning: str = ""

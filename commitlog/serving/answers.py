@@ -72,13 +72,22 @@ def _look(
         topics = {topic: topic not in present for topic in index.topics(deleted=True) if access.covers(topic)}
         named = topics if request.topics is None else dict.fromkeys(request.topics)
         wanted = [topic for topic in named if topic in topics]
+        ranges = {topic: index.ranges(topic) for topic in wanted}
         queues = {
-            topic: {lane: (queue.first, queue.end) for lane, queue in index.ranges(topic).items()} for topic in wanted
+            topic: {lane: (queue.first, queue.end) for lane, queue in known.sound.items()}
+            for topic, known in ranges.items()
         }
-    told = facts.store_id, facts.epoch, facts.live, [(topic, topics[topic]) for topic in wanted], queues
+    damaged = {
+        topic: {lane: without_paths(why, store) for lane, why in known.damaged.items()}
+        for topic, known in ranges.items()
+        if known.damaged
+    }
+    told = facts.store_id, facts.epoch, facts.live, [(topic, topics[topic]) for topic in wanted], queues, damaged
     own_hash = blake2b(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), digest_size=16).hexdigest()
     found = replace(facts, version=f"{version} {own_hash}")
-    return (found if own_hash == seen_hash else replace(found, topics=topics, queues=queues)), pool
+    if own_hash != seen_hash:
+        found = replace(found, topics=topics, queues=queues, damaged=damaged)
+    return found, pool
 
 
 def shared_ends(store: ServedStore, access: Access, request: requests.SharedEnds) -> list[int | None]:

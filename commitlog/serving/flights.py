@@ -107,7 +107,7 @@ def _flights(store: ServedStore, access: Access) -> Iterator[flight.FlightInfo]:
     typed = newest_schemas(store, access)
     with store.index() as (index, _):
         topics = {topic for topic in index.topics() if access.covers(topic)}
-        rows = {topic: sum(one.end - one.first for one in index.ranges(topic).values()) for topic in topics}
+        rows = {topic: sum(one.end - one.first for one in index.ranges(topic).sound.values()) for topic in topics}
     for topic in sorted(topics | set(typed)):
         schema = columns_of(topic, typed[topic].columns if topic in typed else None)
         descriptor = flight.FlightDescriptor.for_path(store.name, topic)

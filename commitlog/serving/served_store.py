@@ -194,7 +194,8 @@ class ServedStore:
             if position.pattern is not None:
                 passed_over |= {topic for topic in index.topics() if not access.covers(topic)}
             ends = {
-                topic: {lane: queue.end for lane, queue in index.ranges(topic).items()} for topic in position.offsets
+                topic: {lane: queue.end for lane, queue in index.ranges(topic).sound.items()}
+                for topic in position.offsets
             }
         for topic, lanes in position.offsets.items():
             for lane, offset in lanes.items():
