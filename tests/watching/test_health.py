@@ -253,20 +253,12 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_the_same_fault_in_many_lanes_is_one_reason(good: StoreSnapshot) -> None:
-    (lane,) = good.statistics.lanes
-    lanes = tuple(replace(lane, lane=number, faults={"flusher": errno.EIO}) for number in (0, 3))
-    (reason,) = health(replace(good, statistics=replace(good.statistics, lanes=lanes))).reasons
-    assert reason.text == "lanes 0, 3: the flusher can't go on: EIO, Input/output error"
-
-
-def test_a_lane_that_is_set_aside_is_one_reason(good: StoreSnapshot) -> None:
-    """Several stages have set it aside; an errno that none can have is told as a number."""
-    (lane,) = good.statistics.lanes
-    lane = replace(lane, faults={"committer": WORDS_DAMAGED, "flusher": WORDS_DAMAGED, "allocator": 1 << 63})
-    first, second = health(replace(good, statistics=replace(good.statistics, lanes=(lane,)))).reasons
-    assert (first.code, first.lanes) == ("lane-words-damaged", (0,))
-    assert first.text == "lane 0: somebody has written over its words in shared memory; it is set aside"
-    assert second.text == f"lane 0: the allocator can't go on: {1 << 63}"
+    """So is a lane that several stages have set aside."""
+    faults = ({"flusher": errno.EIO}, {"flusher": errno.EIO}, {"committer": WORDS_DAMAGED, "flusher": WORDS_DAMAGED})
+    lanes = tuple(replace(good.statistics.lanes[0], lane=at, faults=found) for at, found in enumerate(faults))
+    aside, other = health(replace(good, statistics=replace(good.statistics, lanes=lanes))).reasons
+    assert (aside.code, aside.lanes) == ("lane-words-damaged", (2,))
+    assert other.text == "lanes 0, 1: the flusher can't go on: EIO, Input/output error"
 
 
 def test_a_blocked_producer(shared_store: commitlog.Store) -> None:
