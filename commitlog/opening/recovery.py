@@ -476,10 +476,7 @@ class _Recovery:
         )
 
     def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:
-        """The starts of the files behind the log's end that may not stay.
-
-        A file may stay if it is all zero, and no file is missing before it.
-        """
+        """Starts of files behind the log's end, but for those of zeros with none missing before."""
         last = segment_start(end, self.size)
         behind = [start for start in segments.starts if start > last]
         expected = last + self.size if last in segments else last
