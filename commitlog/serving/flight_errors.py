@@ -5,23 +5,43 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from pyarrow import flight
 
-from commitlog.errors import AccessDenied, CommitLogError, CorruptRecord, IllegalRow, ServerBusy, ServerError, refusal
+from commitlog.errors import (
+    AccessDenied,
+    CommitLogError,
+    CorruptRecord,
+    DamagedFile,
+    DiskError,
+    IllegalRow,
+    ServerBusy,
+    ServerError,
+    StoreDamaged,
+    StoreRefused,
+    refusal,
+)
 from commitlog.remote.server_errors import to_bytes
+from commitlog.serving.access import EVERYTHING, Access
 from commitlog.serving.calls import ClientGone
 from commitlog.serving.served_store import ServedStore
 from commitlog.shm.region import base_directory
+
+_OF_ANY_TOPIC = DamagedFile, StoreDamaged, StoreRefused, DiskError
+"""Errors that may name a topic that their client has not named."""
+
+_TOPIC = re.compile(r"(\btopic |/consumequeue/|/topics/)([\w%|.-]*[\w%|-])")
+"""Where an error of damage names a topic: in its words, and in the path of a file."""
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
-    """Turns any error into the one that Flight passes on.
+def told_to_client(stores: Iterable[ServedStore], access: Access = EVERYTHING) -> Iterator[None]:
+    """Turns any error into the one that Flight passes on to a client with this access.
 
     An error that is none of ours is logged here with its traceback, and its client hears only that
     there was one.
@@ -34,9 +54,9 @@ def told_to_client(stores: Iterable[ServedStore]) -> Iterator[None]:
     except ClientGone:
         raise flight.FlightCancelledError("the client is gone") from None
     except CommitLogError as error:
-        raise as_flight_error(error, stores) from None
+        raise as_flight_error(error, stores, access) from None
     except OSError as error:
-        raise as_flight_error(refusal(error, stores[0].path), stores) from None
+        raise as_flight_error(refusal(error, stores[0].path), stores, access) from None
     except MemoryError:
         raise as_flight_error(ServerBusy("the server has no memory for it; try again"), stores) from None
     except Exception:
@@ -56,18 +76,27 @@ class Refused(Exception):
         raise TypeError("this error is for a client, who sees no traceback")
 
 
-def as_flight_error(error: CommitLogError, stores: Iterable[ServedStore] = ()) -> flight.FlightError:
-    """Flight's error for one of ours, with the stores' names in place of their paths."""
-    error = client_error(error, stores)
+def as_flight_error(
+    error: CommitLogError, stores: Iterable[ServedStore] = (), access: Access = EVERYTHING
+) -> flight.FlightError:
+    """Flight's error for one of ours, as `client_error` makes it."""
+    error = client_error(error, stores, access)
     kind = flight.FlightUnauthenticatedError if isinstance(error, AccessDenied) else flight.FlightServerError
     return kind(str(error)[:1_000], extra_info=to_bytes(error))
 
 
-def client_error(error: CommitLogError, stores: Iterable[ServedStore]) -> CommitLogError:
-    """The error as a client may see it, with the stores' names in place of their paths."""
+def client_error(error: CommitLogError, stores: Iterable[ServedStore], access: Access = EVERYTHING) -> CommitLogError:
+    """The error as a client may see it, with the stores' names in place of their paths.
+
+    Damage may be that of any topic. One that the client may not see is not named.
+    """
     for store in stores:
-        error = _without_path(error, store)
-    return error
+        error = _changed(error, partial(without_paths, store=store))
+    return _changed(error, partial(_without_topics, access=access)) if isinstance(error, _OF_ANY_TOPIC) else error
+
+
+def _without_topics(text: str, access: Access) -> str:
+    return _TOPIC.sub(lambda found: found[0] if access.covers(found[2]) else f"{found[1]}…", text)
 
 
 def without_paths(text: str, store: ServedStore) -> str:
@@ -77,11 +106,12 @@ def without_paths(text: str, store: ServedStore) -> str:
     return re.sub(rf"{re.escape(str(base_directory()))}/[\w.-]+", "of the store", text)
 
 
-def _without_path(error: CommitLogError, store: ServedStore) -> CommitLogError:
+def _changed(error: CommitLogError, change: Callable[[str], str]) -> CommitLogError:
+    """The same error with another text."""
     if isinstance(error, CorruptRecord):
-        file = None if error.file is None else without_paths(error.file, store)
-        return CorruptRecord(without_paths(error.reason, store), error.offset, file)
-    text = without_paths(str(error), store)
+        file = None if error.file is None else change(error.file)
+        return CorruptRecord(change(error.reason), error.offset, file)
+    text = change(str(error))
     kind = type(error)
     made = IllegalRow(text, error.row) if isinstance(error, IllegalRow) else kind(text)
     made.rows_sent = error.rows_sent

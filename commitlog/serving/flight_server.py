@@ -80,7 +80,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         answer, access = _ACTIONS.get(action.type), _access(context)
-        with told_to_client(self._stores.values()), call_of(context):
+        with told_to_client(self._stores.values(), access), call_of(context):
             if answer is None:
                 raise IllegalArgument(f"action {action.type[:80]!r}: there is none; those are {', '.join(_ACTIONS)}")
             kind, function = answer
@@ -141,7 +141,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         access = _access(context)
         client = _client(access, peer_of(context.peer()))
         with (
-            told_to_client(self._stores.values()),
+            told_to_client(self._stores.values(), access),
             call_of(context),
             self._counted("", access),
             self.limits.actions.taken(client),
@@ -157,7 +157,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         access = _access(context)
-        with told_to_client(self._stores.values()), call_of(context):
+        with told_to_client(self._stores.values(), access), call_of(context):
             asked = _parsed(requests.RowsTicket, ticket.ticket)
             store = self.store(asked.store)
             with self._counted(store.name, access):
@@ -176,7 +176,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
         add(streams=1)
         try:
             with (
-                told_to_client([store]),
+                told_to_client([store], access),
                 self._counted(store.name, access, calls=0),
                 self.limits.stream(_client(access, peer), peer) as moved,
             ):
@@ -196,7 +196,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     ) -> None:
         access, peer = _access(context), peer_of(context.peer())
         known: KnownClient = context.get_middleware(_WHO)
-        with told_to_client(self._stores.values()):
+        with told_to_client(self._stores.values(), access):
             asked = _parsed(requests.Append, descriptor.command or b"")
             store = self.writable_store(asked.store)
             place = self.limits.stream(_client(access, peer), peer, holds_lane=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from commitlog.errors import AccessDenied, CommitLogError, NoSchema, ReaderError, ReaderInUse, ServerBusy
+from commitlog.errors import AccessDenied, CommitLogError, DamagedFile, NoSchema, ReaderError, ReaderInUse, ServerBusy
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.server_errors import from_bytes
@@ -284,3 +284,19 @@ def test_no_error_names_a_typed_topic_that_the_token_is_not_for(store: HandMadeS
     error = from_bytes(refused.value.extra_info)
     assert isinstance(error, NoSchema)
     assert str(error).endswith("Topics that have one: bills")
+
+
+def test_damage_of_a_topic_that_the_token_is_not_for_is_not_named(store: HandMadeStore, tmp_path: Path) -> None:
+    """A RocketMQ store root can't be read where a consume queue is damaged, of whatever topic."""
+    root, tokens = store.path / "lanes" / "0", tmp_path / "tokens.json"
+    secrets = [add_token(tokens, access) for access in (ORDERS, Access("operator"))]
+    (queue,) = (root / "consumequeue" / "other" / "0").iterdir()
+    queue.write_bytes(b"x")
+    with server_of([f"store={root}"], tokens=tokens) as server:
+        said = []
+        for secret in secrets:
+            with pytest.raises(DamagedFile) as refused:
+                ask(address_of(server, token=secret), "look", requests.Look("store"))
+            said.append(str(refused.value))
+    assert said[0].startswith("topic …: store/consumequeue/…/0/0000")
+    assert said[0] == said[1].replace("other", "…")
