@@ -27,11 +27,16 @@ from commitlog.errors import (
 from commitlog.receipt import Receipt
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import BytesKey, encode_properties
+from commitlog.record.record_layout import PROPERTIES_BYTES_MAX
 from commitlog.record.topic_names import check_topic
 
 _RECORD_BYTES_MAX = 512  # more than a record takes besides its value, with the longest topic but no key and headers
 _UTF8_BYTES_MAX = 4  # of one character
 _SHOWN_CHARACTERS = 80
+PART_ROWS, PART_HEADERS = 1 << 16, 1 << 16
+"""So much becomes objects of Python at a time: they take many times the memory of Arrow's."""
+_HEADERS_MAX = PROPERTIES_BYTES_MAX // 4
+"""No message has more headers: each takes a name, a value and two separators."""
 
 
 class Sender(Protocol):
@@ -55,9 +60,9 @@ class MessageRows:
     """Appends the rows of Arrow batches to one producer.
 
     `topic` is the topic of all rows; if it is None, the column `topic` has it. `check` is called
-    with the topics of a batch before any of its rows is sent. `sent` counts the accepted rows, and
-    `receipt` is the receipt of the last one. Raises RecordError, which names the column and the
-    value.
+    with the topics of a batch, or of each part of a large one, before any of its rows is sent.
+    `sent` counts the accepted rows, and `receipt` is the receipt of the last one. Raises
+    RecordError, which names the column and the value.
     """
 
     def __init__(
@@ -80,7 +85,8 @@ class MessageRows:
         An error's `rows_sent` says how many rows of all batches are in the log.
         """
         try:
-            self._append(batch)
+            for part in _parts(batch, batch.schema.get_field_index("headers") if self._has_headers else -1):
+                self._append(part)
         except CommitLogError as error:
             error.rows_sent = self.sent
             raise
@@ -173,6 +179,20 @@ class MessageRows:
             self.sent += 1
 
 
+def _parts(batch: pa.RecordBatch, headers: int) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that have only so many rows and headers each, but one row at least.
+
+    `headers` is the place of that column, or -1.
+    """
+    ends = np.zeros(batch.num_rows + 1, np.int32) if headers < 0 else np.asarray(batch.column(headers).offsets)
+    start = 0
+    while start < batch.num_rows:
+        last = int(np.searchsorted(ends, ends[start] + PART_HEADERS, side="right")) - 1
+        end = max(min(start + PART_ROWS, last), start + 1)
+        yield batch.slice(start, end - start)
+        start = end
+
+
 def as_binary(column: pa.Array) -> pa.Array:
     """The string column as binary, over the same memory. Spark's strings may not be UTF-8."""
     if pa.types.is_large_string(column.type):
@@ -205,9 +225,12 @@ def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
     """The headers of each row, in their order, or None if no row has any."""
     if column is None or column.null_count == len(column):
         return None
-    structs = column.values
-    names, values = (as_binary(child).to_pylist() for child in structs.flatten())
-    bounds = column.offsets.to_pylist()
+    offsets = np.asarray(column.offsets)
+    if (most := int(np.diff(offsets).max())) > _HEADERS_MAX:
+        raise PropertiesTooLarge(f"column headers: {most:,} headers of one message; at most {_HEADERS_MAX:,} fit")
+    pairs = column.values.slice(offsets[0], offsets[-1] - offsets[0])  # those of this part of a batch
+    names, values = (as_binary(child).to_pylist() for child in pairs.flatten())
+    bounds = (offsets - offsets[0]).tolist()
     found: list[dict[str, str] | None] = []
     for start, end in pairwise(bounds):
         pairs = {}

@@ -35,6 +35,9 @@ from commitlog.stream_producer import StreamProducer
 Tell = Callable[[object], None]
 """Sends the client an answer."""
 
+METADATA_BYTES_MAX = 1 << 20
+"""Metadata of a stream's columns, or of a batch."""
+
 _COLUMNS = ("value", "key", "topic", "headers", "tags")
 
 
@@ -67,6 +70,7 @@ def append_stream(
     many rows are accepted; IllegalArgument for columns and batches that are none.
     """
     _check_topic(access, request.topic)
+    _check_metadata(sum(len(name) + len(value) for name, value in (reader.schema.metadata or {}).items()))
     if request.rows:
         _check_typed(store, access, request, reader.schema)
     else:
@@ -159,6 +163,12 @@ def _check_typed(store: ServedStore, access: Access, request: requests.Append, s
     as_table(schema.empty_table(), latest)
 
 
+def _check_metadata(size: int) -> None:
+    """Raises IllegalArgument for metadata that takes much memory. The server has no use for any."""
+    if size > METADATA_BYTES_MAX:
+        raise IllegalArgument(f"metadata of {size:,} bytes; allowed are {METADATA_BYTES_MAX:,}: leave it out")
+
+
 def _has_dictionary(kind: pa.DataType) -> bool:
     fields = (kind.field(number) for number in range(kind.num_fields))
     return pa.types.is_dictionary(kind) or any(_has_dictionary(field.type) for field in fields)
@@ -171,7 +181,9 @@ def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
     """
     while True:
         try:
-            batch = reader.read_chunk().data
+            chunk = reader.read_chunk()
+            batch = chunk.data
+            _check_metadata(0 if chunk.app_metadata is None else chunk.app_metadata.size)
             if batch is None:
                 continue
             if batch.nbytes > requests.BATCH_BYTES_MAX:

@@ -15,7 +15,8 @@ import pytest
 from pyarrow import flight
 
 import commitlog
-from commitlog.errors import IllegalArgument, ServerBusy
+from commitlog.appending import message_rows
+from commitlog.errors import IllegalArgument, PropertiesTooLarge, ServerBusy
 from commitlog.remote.server_errors import from_bytes
 from commitlog.serving import server_processes as servers
 from commitlog.serving.access import Access, add_token
@@ -31,6 +32,7 @@ MACHINE_BYTES = 640 * MIB
 BOMB_BYTES = 330 * MIB
 """More than a process may take of such a machine, and much more than Arrow may."""
 VALUES = pa.schema({"value": pa.binary()})
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -133,6 +135,78 @@ def test_a_schema_of_very_many_columns(server: Server, store: commitlog.Store, r
     assert isinstance(refusal(writer), IllegalArgument)
     assert peak_bytes(server) < BOMB_BYTES
     client.close()
+
+
+def test_a_message_of_very_many_headers(server: Server, store: commitlog.Store) -> None:
+    """As objects of Python they would take many times the memory of the batch."""
+    count, kind = 2_000_000, HEADERS
+    names = pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(np.arange(count + 1, dtype=np.int32)), pa.py_buffer(b"h" * count)]
+    )
+    pairs = pa.StructArray.from_arrays([names, names.view(pa.binary())], fields=list(kind.value_type))
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, count], pa.int32()), pairs, type=kind)
+    batch = pa.record_batch({"value": pa.array([b"good", b"bad"], pa.binary()), "headers": headers})
+    client, writer, _ = put(server, batch.schema, "zstd")
+    before = peak_bytes(server)
+    writer.write_batch(batch)
+    error = refusal(writer)
+    assert isinstance(error, PropertiesTooLarge)
+    assert "column headers: 1,999,999 headers of one message" in str(error)
+    assert error.rows_sent == 1
+    assert peak_bytes(server) - before < 120 * MIB
+    client.close()
+
+
+def test_large_metadata_is_refused(server: Server, store: commitlog.Store) -> None:
+    """A stream has no use for it: neither that of a batch, nor that of the columns."""
+    client, writer, _ = put(server, VALUES)
+    writer.write_with_metadata(pa.record_batch([[b"x"]], schema=VALUES), bytes(2 * MIB))
+    error = refusal(writer)
+    assert isinstance(error, IllegalArgument)
+    assert "metadata of 2,097,152 bytes; allowed are 1,048,576" in str(error)
+    client.close()
+    client, writer, _ = put(server, VALUES.with_metadata({"m": "x" * (2 * MIB)}))
+    assert "metadata of 2,097,153 bytes" in str(refusal(writer))
+    client.close()
+    assert not messages(store)
+
+
+def _pairs(headers: dict[str, bytes] | None) -> list[dict[str, str | bytes]] | None:
+    return None if headers is None else [{"key": name, "value": value} for name, value in headers.items()]
+
+
+def test_a_large_batch_is_taken_in_parts(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows and by headers; each message has its own key and headers."""
+    monkeypatch.setattr(message_rows, "PART_ROWS", 3)
+    monkeypatch.setattr(message_rows, "PART_HEADERS", 4)
+    headers = [
+        None,
+        {"a": b"1"},
+        {},
+        {"b": b"2", "c": b"3", "d": b"4"},
+        {"e": b"5", "f": b"6"},
+        None,
+        {"g": b"7"},
+        None,
+    ]
+    rows = [
+        {"value": b"%d" % row, "key": f"k{row}" if row % 3 else None, "headers": _pairs(pairs)}
+        for row, pairs in enumerate(headers)
+    ]
+    table = pa.Table.from_pylist(rows, pa.schema({"value": pa.binary(), "key": pa.string(), "headers": HEADERS})).slice(
+        1
+    )
+    with commitlog.Producer(store.path) as producer:
+        sink = message_rows.MessageRows(producer, "parts")
+        for batch in table.to_batches():
+            sink.append(batch)
+        producer.flush()
+        assert sink.sent == 7
+    found = [(message.value, message.key, message.headers) for message in messages(store, "parts")]
+    assert found == [
+        (row["value"], row["key"], {name: value.decode() for name, value in pairs.items()})
+        for row, pairs in zip(rows[1:], (pairs or {} for pairs in headers[1:]), strict=True)
+    ]
 
 
 @pytest.mark.nightly
