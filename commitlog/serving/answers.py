@@ -20,7 +20,7 @@ from commitlog.record.topic_names import check_topic
 from commitlog.remote import requests
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.serving.access import Access
-from commitlog.serving.flight_errors import without_paths
+from commitlog.serving.flight_errors import damage_as_seen, without_paths
 from commitlog.serving.served_store import ServedStore
 from commitlog.watching.store_facts import as_json, collect
 
@@ -62,7 +62,7 @@ def _look(
     seen_version, _, seen_hash = request.seen.partition(" ")
     with store.index(request.isolation) as (index, version):
         pool = index.pool
-        warning = without_paths(index.warning, store)
+        warning = damage_as_seen(index.warning, store, access)
         facts = requests.Looked(
             request.seen, index.store_id, index.one_log, index.live, ports, epoch=index.epoch, warning=warning
         )
@@ -78,7 +78,7 @@ def _look(
             for topic, known in ranges.items()
         }
     damaged = {
-        topic: {lane: without_paths(why, store) for lane, why in known.damaged.items()}
+        topic: {lane: damage_as_seen(why, store, access) for lane, why in known.damaged.items()}
         for topic, known in ranges.items()
         if known.damaged
     }

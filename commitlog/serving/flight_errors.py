@@ -95,6 +95,11 @@ def client_error(error: CommitLogError, stores: Iterable[ServedStore], access: A
     return _changed(error, partial(_without_topics, access=access)) if isinstance(error, _OF_ANY_TOPIC) else error
 
 
+def damage_as_seen(text: str, store: ServedStore, access: Access) -> str:
+    """What a client may see of a text that tells of damage."""
+    return _without_topics(without_paths(text, store), access)
+
+
 def _without_topics(text: str, access: Access) -> str:
     return _TOPIC.sub(lambda found: found[0] if access.covers(found[2]) else f"{found[1]}…", text)
 

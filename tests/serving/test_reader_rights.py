@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from commitlog.errors import AccessDenied, CommitLogError, DamagedFile, NoSchema, ReaderError, ReaderInUse, ServerBusy
+from commitlog.errors import AccessDenied, CommitLogError, NoSchema, ReaderError, ReaderInUse, ServerBusy
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.server_errors import from_bytes
@@ -293,10 +293,7 @@ def test_damage_of_a_topic_that_the_token_is_not_for_is_not_named(store: HandMad
     (queue,) = (root / "consumequeue" / "other" / "0").iterdir()
     queue.write_bytes(b"x")
     with server_of([f"store={root}"], tokens=tokens) as server:
-        said = []
-        for secret in secrets:
-            with pytest.raises(DamagedFile) as refused:
-                ask(address_of(server, token=secret), "look", requests.Look("store"))
-            said.append(str(refused.value))
-    assert said[0].startswith("topic …: store/consumequeue/…/0/0000")
-    assert said[0] == said[1].replace("other", "…")
+        said = [repr(ask(address_of(server, token=secret), "look", requests.Look("store"))) for secret in secrets]
+    assert "topic …: store/consumequeue/…/0/0000" in said[0]
+    assert "other" not in said[0]
+    assert "topic other: store/consumequeue/other/0/0000" in said[1]
