@@ -184,16 +184,21 @@ class Case:
             if {m for m in some if m.place not in one.read} and not one.said:
                 raise Failure(self._said(when, f"a strict reader of {topic}", some))
         self._named_readers(known, must & truth.told, when)
-        look_at_rows(path, [m for m in must & (truth.in_files if new is None else truth.intact) if m.topic == TYPED])
+        if not self._has_foreign_log:  # its rows are good ones, and nothing tells whose they are
+            rows = must & (truth.in_files if new is None else truth.intact)
+            look_at_rows(path, [message for message in rows if message.topic == TYPED])
         is_settled = truth.state == "stopped" or new is not None
         self._tools(missing if is_settled else set(), known, must if is_settled else set(), when)
         return strict
 
     def _read(self, path: Path, known: dict[tuple[int, str, int], Sent], **options: Any) -> Look:
-        is_foreign = any(
+        return look(path, known, is_foreign=self._has_foreign_log, **options)
+
+    @property
+    def _has_foreign_log(self) -> bool:
+        return any(
             ("another store's" in done and "directory" in done) or "segment another" in done for done in self.done
         )
-        return look(path, known, is_foreign=is_foreign, **options)
 
     def _named_readers(self, known: dict[tuple[int, str, int], Sent], must: set[Sent], when: str) -> None:
         for name in READERS:
