@@ -32,10 +32,13 @@ from commitlog.cli.served import (
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     CommitLogError,
+    IllegalProperty,
     IllegalRow,
     InputError,
     MessageTooLarge,
     NoSchema,
+    PropertiesTooLarge,
+    RecordError,
     StoreMoved,
     StoreNotFound,
     StoreNotRunning,
@@ -294,7 +297,15 @@ class _Sending:
             self._send_rows(producer, part)
         elif self.key_separator:
             keys, values, wrong = self._split(part)
-            producer.send_batch(topic, values, keys=keys, tags=tags, headers=headers)
+            try:
+                producer.send_batch(topic, values, keys=keys, tags=tags, headers=headers)
+            except (IllegalProperty, PropertiesTooLarge) as error:  # nothing was sent
+                good = self._good_keys(keys)
+                if good == len(keys):
+                    raise
+                wrong = InputError(f"{part.place(good)}: {str(error).partition('batch: ')[2]}")
+                values = values[:good]
+                producer.send_batch(topic, values, keys=keys[:good], tags=tags, headers=headers)
             self.sent += len(values)
             if wrong is not None:
                 raise wrong
@@ -345,6 +356,17 @@ class _Sending:
                 return keys, values, InputError(f"{part.place(number)}: its key is not UTF-8")
             values.append(behind if found else line)
         return keys, values, None
+
+    def _good_keys(self, keys: list[str | None]) -> int:
+        """How many keys are before the first one that no message can have."""
+        from commitlog.record.properties import encode_properties
+
+        for number, key in enumerate(keys):
+            try:
+                encode_properties(key, self.tags, self.headers)
+            except RecordError:
+                return number
+        return len(keys)
 
     def _row(self, part: _Part, number: int) -> Any:
         import orjson

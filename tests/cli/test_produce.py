@@ -113,6 +113,17 @@ def test_a_line_that_can_not_be_sent_is_named(store: commitlog.Store, tmp_path: 
         invoke("produce", store.path, "keyed", tmp_path / "first", tmp_path / "third", "-K", ":")
 
 
+@pytest.mark.parametrize(("key", "why"), [("x\1y", "key: 0x01 and 0x02"), ("k" * 40_000, "PROPERTIES_SIZE_EXCEEDED")])
+def test_lines_before_a_key_that_no_message_can_have_are_sent(
+    store: commitlog.Store, tmp_path: Path, key: str, why: str
+) -> None:
+    topic, lines = f"keys-{len(key)}", tmp_path / "lines"
+    lines.write_text(f"a:1\nb:2\n{key}:3\nc:4\n")
+    with pytest.raises(InputError, match=rf"after 2 lines, .*/lines: line 3: {why}"):
+        invoke("produce", store.path, topic, lines, "-K", ":")
+    assert run("cat", store.path, "--topic", topic).stdout == b"1\n2\n"
+
+
 def test_values_are_bytes_in_any_encoding(store: commitlog.Store, tmp_path: Path) -> None:
     """Only keys and rows have to be UTF-8."""
     (tmp_path / "latin").write_bytes("Grüße\n".encode("latin-1"))
