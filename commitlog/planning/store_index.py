@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -217,7 +218,9 @@ class LocalIndex:
 
         These are those with a consume queue there; all topics if it has no consume queues.
         """
-        found = self._view.channel.list(self._view.lane_directory(lane).consumequeue)
+        found = list[str]()
+        with contextlib.suppress(NotADirectoryError):  # something else is in place of the lane, or of its queues
+            found = self._view.channel.list(self._view.lane_directory(lane).consumequeue)
         return set(found or self.index.topics(deleted=True))
 
     def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:

@@ -210,7 +210,7 @@ def test_a_limit_of_file_sizes_below_a_pool_leaves_nothing_of_it(tmp_path: Path,
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
         commitlog.Store.open(tmp_path / "store", CONFIG)
 
-    assert in_child(start).startswith("UnsafePath")
+    assert in_child(start).startswith("FileSizeLimited")
     assert not list(shm_root.iterdir())
 
 

@@ -304,7 +304,7 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
 @pytest.mark.parametrize(
     ("rule", "error", "words"),
     with_nightly(
-        [({"error": errno.ENOSPC}, errors.DiskFull, "/store: starting the store: ENOSPC")],
+        [({"error": errno.ENOSPC}, errors.DiskFull, r"/store/store\.json: starting the store: ENOSPC")],
         [
             ({"error": errno.EROFS}, errors.StoreRefused, "/store: Read-only file system; check"),
             ({"dies": "after"}, errors.StageFailed, "ended before it was ready"),

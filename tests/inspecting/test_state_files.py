@@ -107,6 +107,7 @@ def test_a_file_in_place_of_schemas(place: str, store: HandMadeStore, tmp_path: 
         producer.send("typed", b"bytes, and no row")
 
 
+@pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
 def test_what_a_flipped_bit_refuses(store: HandMadeStore) -> None:
     """Readers of what the file is about; all else goes on."""
     path = store.path
