@@ -306,7 +306,7 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
     with_nightly(
         [({"error": errno.ENOSPC}, errors.DiskFull, r"/store/store\.json: starting the store: ENOSPC")],
         [
-            ({"error": errno.EROFS}, errors.StoreRefused, "/store: Read-only file system; check"),
+            ({"error": errno.EROFS}, errors.StoreRefused, r"/store/store\.json: Read-only file system; check"),
             ({"dies": "after"}, errors.StageFailed, "ended before it was ready"),
         ],
     ),
