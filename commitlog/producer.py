@@ -11,7 +11,7 @@ outer call of the same thread has it (the stack shows that), the call comes from
 a finalizer. It raises ConcurrentUse before it has stored anything.
 
 **Interrupts.** KeyboardInterrupt can hit between any two steps. A call that was interrupted, or has
-failed, puts back `False` as the token. Then the next call reads `wrote` again, and learns from the
+failed, puts back UNSURE as the token. Then the next call reads `wrote` again, and learns from the
 buffer which records were published. Token and local variable are exchanged in one statement that
 calls nothing: CPython neither switches threads nor raises an interrupt in it. So a producer that
 only one thread uses needs no lock.
@@ -35,7 +35,7 @@ from commitlog.appending.lease import Lease
 from commitlog.appending.message_arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import RowProducer
-from commitlog.appending.thread_turns import Turns, is_inside
+from commitlog.appending.thread_turns import FREE, UNSURE, Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.schema_versions import schema_versions
@@ -241,10 +241,10 @@ class Producer(Appender, RowProducer):
             words[self._messages_at] = self._messages = messages
             state.next_offset = next_offset
             self._wrote = end  # last: a call that is interrupted before this finds the record between the two
-            self._token, token = True, None
+            self._token, token = FREE, None
         except BaseException as error:
             if token is not None:
-                self._token, token = False, None
+                self._token, token = UNSURE, None
             if type(error) is TypeError:
                 check_topic(topic)  # one that can't be looked up
             raise
@@ -319,10 +319,10 @@ class Producer(Appender, RowProducer):
             words[self._messages_at] = self._messages = messages
             state.next_offset = next_offset
             self._wrote = end
-            self._token, token = True, None
+            self._token, token = FREE, None
         except BaseException as error:
             if token is not None:
-                self._token, token = False, None
+                self._token, token = UNSURE, None
             if type(error) is TypeError:
                 check_topic(topic)  # one that can't be looked up
             raise
@@ -357,10 +357,10 @@ class Producer(Appender, RowProducer):
             check_topic(topic)
             end = (self._topics.get(topic) or self._state_of(topic)).next_offset
             record = last_record(self._lease, topic, end - 1) if end else None
-            self._token, token = True, None
+            self._token, token = FREE, None
         except BaseException:
             if token is not None:
-                self._token, token = False, None
+                self._token, token = UNSURE, None
             raise
         return None if record is None else Message.of(record)
 
@@ -528,7 +528,7 @@ class Producer(Appender, RowProducer):
             self._closed = True
         finally:
             if token is not None:
-                self._token, token = False, None
+                self._token, token = UNSURE, None
         self._write_to(None, 0, -1)
         self._place.close()
         self._lease.release()

@@ -21,6 +21,12 @@ from types import CodeType, FrameType
 
 from commitlog.clock import LONG_AGO_NS, Clock
 
+FREE, UNSURE = True, False
+"""What a call puts back as the token: nothing is open, or the next call looks what was published.
+
+Names, and no literals: CPython makes one tuple of two literals, and takes it apart by an iterator,
+for which there may be no memory. Then the token would be gone.
+"""
 _PAUSE_SECONDS_LEAST, _PAUSE_SECONDS_MOST = 0.000_01, 0.001
 _TURN_NS = 1_000_000
 """How long a thread may go on while others stand in the line."""
