@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -143,6 +144,7 @@ class _Check:
     entries: int = 0
     queues: OpenQueues = field(init=False)
     order: LogOrder = field(init=False)
+    evidence: FlushedEvidence | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.queues, self.order = OpenQueues(self.channel), LogOrder(lambda _topic: None)
@@ -259,10 +261,17 @@ class _Check:
         """
         if self.root.lane is None or self.root.limit is not None:
             return 0
-        lane_directory = LaneDirectory(self.root.path, self.root.lane)
-        evidence = FlushedEvidence(lane_directory, self.root.scan(self.channel), self.channel, True, 0, 0)
+        evidence = copy(self._evidence(self.root.lane))
         evidence.look_at(gap)
         return evidence.flushed
+
+    def _evidence(self, lane: int) -> FlushedEvidence:
+        """What the consume queues tell. They are read once, and each gap goes on from there."""
+        if self.evidence is None:
+            directory, log = LaneDirectory(self.root.path, lane), self.root.scan(self.channel)
+            self.evidence = FlushedEvidence(directory, log, self.channel, has_positions=True, flushed=0, whole=0)
+            self.evidence.look()
+        return self.evidence
 
     def _count(self, table: RecordTable) -> int:
         """Counts the records of a table. Returns its end as a log offset."""
