@@ -139,6 +139,8 @@ class LocalIndex:
         self._view = open_view(path)
         self.index = TopicIndex(self._view, isolation, NO_LANES)
         self._damage_warning = ""
+        self._left_out: dict[int, set[str]] = {}
+        """Lane of which nothing can be read → the topics that may be in it."""
 
     @property
     def store_id(self) -> str:
@@ -165,6 +167,7 @@ class LocalIndex:
         del wait_ms
         with named_while_reading(self.path):
             has_moved = self.index.refresh()
+        self._left_out = {lane: self._topics_of_damaged(lane) for lane in self.index.left_out}
         self._warn_of_damage()
         return has_moved
 
@@ -205,12 +208,10 @@ class LocalIndex:
         return self._view.pool
 
     def topics(self, *, deleted: bool = False) -> list[str]:
-        damaged = [topic for lane in self.index.left_out for topic in self._topics_of_damaged(lane)]
-        return sorted({*self.index.topics(deleted=deleted), *damaged})
+        return sorted({*self.index.topics(deleted=deleted)}.union(*self._left_out.values()))
 
     def ranges(self, topic: str) -> TopicQueues:
-        left_out = self.index.left_out.items()
-        damaged = {lane: wrong for lane, wrong in left_out if topic in self._topics_of_damaged(lane)}
+        damaged = {lane: self.index.left_out[lane] for lane, topics in self._left_out.items() if topic in topics}
         return TopicQueues(self.index.ranges(topic), damaged)
 
     def _topics_of_damaged(self, lane: int) -> set[str]:
