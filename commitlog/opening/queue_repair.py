@@ -235,9 +235,13 @@ class QueueRepair:
         It must end behind that entry's record, and all ranges that do must have room for `count`
         records.
         """
-        where = place_of(queue, end - 1)
-        behind = [gap for gap in self.gaps if gap.end > where]
+        behind = self._gaps_behind(queue, end)
         return behind[-1] if behind and count <= _room(behind) else None
+
+    def _gaps_behind(self, queue: ConsumeQueue, end: int) -> list[Gap]:
+        """The damaged ranges that end behind the record of entry `end` − 1, if there is one."""
+        where = place_of(queue, end - 1)
+        return [gap for gap in self.gaps if gap.end > where]
 
     def _fill(self, queue: ConsumeQueue, end: int, first: int) -> None:
         """Places entries for the queue offsets [end, first), whose records the log lacks."""
@@ -290,8 +294,7 @@ class QueueRepair:
         It is the damage behind the record of the entry before `begin`. Returns where the changed
         entries end.
         """
-        where = place_of(queue, begin - 1) if begin else -1
-        behind = [gap for gap in self.gaps if gap.end > where]
+        behind = self._gaps_behind(queue, begin)
         end = min(end, begin + _room(behind))
         if begin < end:
             _fill_lost(queue, begin, end, behind[-1])
@@ -406,5 +409,5 @@ def _fill_lost(queue: ConsumeQueue, begin: int, end: int, gap: Gap) -> None:
     Where the entry before them names a place in the range, they name the rest of it: the places in
     a queue never go back.
     """
-    start = max(gap.start, place_of(queue, begin - 1) if begin else 0)
+    start = max(gap.start, place_of(queue, begin - 1))
     queue.fill(begin, end, start, min(max(gap.end - start, RECORD_BYTES_MIN), PRE_FILL_SIZE - 1))
