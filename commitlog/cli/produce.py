@@ -299,13 +299,12 @@ class _Sending:
             keys, values, wrong = self._split(part)
             try:
                 producer.send_batch(topic, values, keys=keys, tags=tags, headers=headers)
-            except (IllegalProperty, PropertiesTooLarge) as error:  # nothing was sent
-                good = self._good_keys(keys)
-                if good == len(keys):
+            except (IllegalProperty, PropertiesTooLarge):  # nothing was sent
+                if (bad := self._first_bad_key(keys)) is None:
                     raise
-                wrong = InputError(f"{part.place(good)}: {str(error).partition('batch: ')[2]}")
-                values = values[:good]
-                producer.send_batch(topic, values, keys=keys[:good], tags=tags, headers=headers)
+                number, why = bad
+                wrong, values = InputError(f"{part.place(number)}: {why}"), values[:number]
+                producer.send_batch(topic, values, keys=keys[:number], tags=tags, headers=headers)
             self.sent += len(values)
             if wrong is not None:
                 raise wrong
@@ -357,16 +356,16 @@ class _Sending:
             values.append(behind if found else line)
         return keys, values, None
 
-    def _good_keys(self, keys: list[str | None]) -> int:
-        """How many keys are before the first one that no message can have."""
+    def _first_bad_key(self, keys: list[str | None]) -> tuple[int, RecordError] | None:
+        """The number of the first key that no message can have, and why."""
         from commitlog.record.properties import encode_properties
 
         for number, key in enumerate(keys):
             try:
                 encode_properties(key, self.tags, self.headers)
-            except RecordError:
-                return number
-        return len(keys)
+            except RecordError as error:
+                return number, error
+        return None
 
     def _row(self, part: _Part, number: int) -> Any:
         import orjson
