@@ -48,8 +48,10 @@ class SoundLanes:
         if lane >= len(self.mask) or not self.mask[lane]:
             return True
         row = self._control.row(lane)
-        if not (check_row(row, self._segment_bytes) and (wrong := check_row(row, self._segment_bytes))):
-            return False  # or words were stored while the first look loaded them
+        # twice: words may have been stored while the first look loaded them
+        wrong = check_row(row, self._segment_bytes) and check_row(row, self._segment_bytes)
+        if not wrong:
+            return False
         self.set_aside(lane, wrong)
         return True
 

@@ -228,8 +228,8 @@ def _headers(column: pa.Array | None) -> list[dict[str, str] | None] | None:
     offsets = np.asarray(column.offsets)
     if (most := int(np.diff(offsets).max())) > _HEADERS_MAX:
         raise PropertiesTooLarge(f"column headers: {most:,} headers of one message; at most {_HEADERS_MAX:,} fit")
-    pairs = column.values.slice(offsets[0], offsets[-1] - offsets[0])  # those of this part of a batch
-    names, values = (as_binary(child).to_pylist() for child in pairs.flatten())
+    structs = column.values.slice(offsets[0], offsets[-1] - offsets[0])  # those of this part of a batch
+    names, values = (as_binary(child).to_pylist() for child in structs.flatten())
     bounds = (offsets - offsets[0]).tolist()
     found: list[dict[str, str] | None] = []
     for start, end in pairwise(bounds):

@@ -70,11 +70,9 @@ def _untimely(begin: datetime, end: datetime, now_ms: int) -> str:
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     if begin <= now <= end:
         return ""
-    return (
-        f"has expired: it was valid until {end:%Y-%m-%d %H:%M:%S} UTC"
-        if now > end
-        else (f"is not valid before {begin:%Y-%m-%d %H:%M:%S} UTC")
-    )
+    if now > end:
+        return f"has expired: it was valid until {end:%Y-%m-%d %H:%M:%S} UTC"
+    return f"is not valid before {begin:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def connect(address: str, credentials: Credentials, seconds: float = GREETING_SECONDS) -> ssl.SSLSocket:

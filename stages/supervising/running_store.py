@@ -258,9 +258,8 @@ class RunningStore:
         It could if work is left because a stage was dead, or because a stage asked for a rewrite
         after the committer had left.
         """
-        return (rewrites_are_left(self.control, self.facts.segment_bytes) or self.stages.has_failed()) and is_undrained(
-            self.control, self.facts.segment_bytes
-        )
+        is_worth_it = rewrites_are_left(self.control, self.facts.segment_bytes) or self.stages.has_failed()
+        return is_worth_it and self._is_undrained()
 
     def _is_undrained(self) -> bool:
         return is_undrained(self.control, self.facts.segment_bytes)
