@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 
+from commitlog import forks as _forks  # noqa: F401 - its hook comes before those that the program registers from here on
+
 __version__ = "0.1.0"
 
 # Type checkers take this for typing.TYPE_CHECKING. The import of typing takes long, and nobody can

@@ -39,14 +39,8 @@ from commitlog.appending.thread_turns import FREE, UNSURE, Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.schema_versions import schema_versions
-from commitlog.errors import (
-    ConcurrentUse,
-    ForkedProducer,
-    MessageTooLarge,
-    ProducerClosed,
-    disk_error,
-    refuse_copy,
-)
+from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error, refuse_copy
+from commitlog.forks import settle
 from commitlog.message import Message
 from commitlog.native import core
 from commitlog.receipt import BatchReceipt, Level, Receipt
@@ -199,6 +193,7 @@ class Producer(Appender, RowProducer):
         PoolUnlinked without a receipt: the store stops because somebody removed its memory, and
         this message came too late to reach the disk.
         """
+        settle()
         token = None
         try:
             token, self._token = self._token, None
@@ -239,8 +234,8 @@ class Producer(Appender, RowProducer):
             receipt = Receipt((self._progress, topic, offset, where, end))
             words[self._wrote_at] = end  # publishes the record: accepted
             words[self._messages_at] = self._messages = messages
-            state.next_offset = next_offset
-            self._wrote = end  # last: a call that is interrupted before this finds the record between the two
+            # `wrote` last: a call that is interrupted before this finds the record between the two
+            state.next_offset, self._wrote = next_offset, end
             self._token, token = FREE, None
         except BaseException as error:
             if token is not None:
@@ -287,6 +282,7 @@ class Producer(Appender, RowProducer):
         Raises what `send` does. MessageTooLarge is also raised for a batch that no segment holds,
         and IllegalMessage for more or fewer keys than values.
         """
+        settle()
         token = None
         try:
             token, self._token = self._token, None
@@ -345,6 +341,7 @@ class Producer(Appender, RowProducer):
         - DiskError, CorruptRecord, DamagedFile: the message can't be read
         - StoreStopped, StoreMoved, ProducerClosed, ForkedProducer, ConcurrentUse
         """
+        settle()
         token = None
         try:
             token, self._token = self._token, None
@@ -513,8 +510,10 @@ class Producer(Appender, RowProducer):
         """Gives the lane back. If another thread is inside a call, `close` waits for its end.
 
         The stages write the sent messages to disk later; call `flush` first to wait for that.
-        Raises ConcurrentUse inside a call of the same thread.
+        Raises ConcurrentUse inside a call of the same thread. Does nothing in a forked child.
         """
+        if self._attachment.forked:
+            return
         gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         token = None
         try:

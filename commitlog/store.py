@@ -33,6 +33,7 @@ from commitlog.errors import (
     refusal,
     refuse_copy,
 )
+from commitlog.forks import leave_in_child, settle
 from commitlog.status import StopReport
 from commitlog.threads import Background
 
@@ -74,7 +75,7 @@ class Store:
         self._producers: list[Producer] = []
         self._stopped: dict[str, Any] = {}
         self._error: dict[str, Any] = {}
-        self._forked = False
+        self._pid = os.getpid()
         self._reloading = threading.Lock()
         self._reloads = 0
         self._reloaded: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -340,6 +341,10 @@ class Store:
         for reason in () if self._forked else report.kept:
             log.warning("%s: not all is on the disk: %s", self.path, reason)
 
+    @property
+    def _forked(self) -> bool:
+        return self._pid != os.getpid()
+
     __reduce_ex__ = refuse_copy
 
     def __repr__(self) -> str:
@@ -365,6 +370,7 @@ _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 
 def _opened_here(path: Path) -> Store | None:
     """Finds the object of this process that has the store open, if there is one."""
+    settle()
     for store in list(_STORES):
         pipe = store._process.stdin  # noqa: SLF001
         if pipe is not None and not pipe.closed and store.running and store.path.resolve() == path.resolve():
@@ -391,14 +397,13 @@ def _let_go_in_child() -> None:
     held.
     """
     for store in list(_STORES):
-        store._forked = True  # noqa: SLF001
         for pipe in (store._process.stdin, store._process.stdout):  # noqa: SLF001
             if isinstance(pipe, io.BufferedWriter | io.BufferedReader) and not pipe.closed:
                 pipe.raw.close()
     _STORES.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+leave_in_child(_let_go_in_child)
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:

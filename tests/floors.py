@@ -27,6 +27,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "clock": "the one clock",
         "config": "every knob, its default and what is allowed",
+        "forks": "what a forked child leaves to its parent",
         "lines": "lines of input, and lines for logs and terminals",
         "native": "the native core: a crate in Rust, and the one place that decides whether it runs",
         "quantities": "sizes, durations, numbers and addresses as people write them",

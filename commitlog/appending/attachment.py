@@ -62,12 +62,11 @@ class Attachment:
     Raises StoreNotFound, StoreNotRunning, StoreRefused, StoreSuperseded, NotEnoughDescriptors,
     DiskError.
 
-    Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word;
-    `forked`, whether this is the copy in a forked child. The sockets of the copy in a child belong
-    to the parent, and the child does not touch them.
+    Attributes: `control` and its `words`; `sleep_at`, the index of the committer's sleep word.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, channel: FileChannel = DISK) -> None:
+        self._process = os.getpid()  # first: a signal handler that forks may come at any line
         self.directory = StoreDirectory(path, channel)
         self.channel, self.clock = channel, clock
         check_free(_NEEDED_DESCRIPTORS, f"{self.directory.path}: a producer")
@@ -90,8 +89,6 @@ class Attachment:
         weakref.finalize(self, self._sockets.close).atexit = False
         self._may_listen, self._listener = True, 0  # false while a thread waits for notices; that thread
         self._lane: int | None = None
-        self.forked = False
-        _ATTACHMENTS.add(self)
 
     def _attach(self) -> ControlRegion:
         """Opens the control region of the running store.
@@ -324,19 +321,7 @@ class Attachment:
         self.close_sockets()
         self.control.close()
 
-    def leave_to_parent(self) -> None:
-        """Makes this object the copy in a forked child, which leaves everything to its parent."""
-        self.forked, self._lane = True, None
-        self._sockets.abandon()
-
-
-_ATTACHMENTS: weakref.WeakSet[Attachment] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for attachment in list(_ATTACHMENTS):
-        attachment.leave_to_parent()
-    _ATTACHMENTS.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
+    @property
+    def forked(self) -> bool:
+        """Whether this is the copy in a forked child, which leaves everything to its parent."""
+        return self._process != os.getpid()

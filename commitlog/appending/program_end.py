@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import os
 import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from commitlog.forks import leave_in_child
 
 
 class _Closable(Protocol):
@@ -48,4 +49,4 @@ def _leave_all() -> None:
     _OPEN.clear()
 
 
-os.register_at_fork(after_in_child=_leave_all)
+leave_in_child(_leave_all)

@@ -21,6 +21,7 @@ from commitlog.errors import (
     ProducerClosed,
     RecordError,
 )
+from commitlog.forks import settle
 from commitlog.threads import Background
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class RowWriter:
         """
         if row is not None and columns:
             raise IllegalArgument("append takes a row or its columns by name, not both")
+        settle()
         taken = self._take(columns if row is None else row)  # outside of the lock: it may run the user's code
         is_large = taken[1]
         with self._lock:
@@ -122,6 +124,7 @@ class RowWriter:
         handler that has interrupted a call of this writer: that call sends the rows afterwards.
         Raises IllegalRow if a row does not fit any more, because the topic has another schema now.
         """
+        settle()
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
@@ -138,6 +141,7 @@ class RowWriter:
         Raises what `Producer.send_rows` raises. Rows that could not be sent are lost then, and a
         note of the error says how many.
         """
+        settle()
         with self._lock:
             if self._closed:
                 return

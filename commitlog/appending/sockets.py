@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -51,7 +52,8 @@ class Sockets:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._bells: dict[str, WakeupSender] = {}
         self._notices: NoticeSubscriber | None = None
-        self._closed = self._is_parents = False
+        self._closed = False
+        self._process = os.getpid()  # in a forked child they are the parent's, and the child does not touch them
 
     def call(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
         """Wakes a stage, by `how`, if it can have the stage's socket.
@@ -59,7 +61,7 @@ class Sockets:
         It waits for no socket, and for no other thread that uses the sockets: that thread finds
         this call when it is done, and answers it.
         """
-        if self._closed:
+        if self._closed or self._process != os.getpid():
             return
         if stage in self._bells:
             self._answer(stage, how)
@@ -126,16 +128,12 @@ class Sockets:
         if self._notices is None:
             self._notices = NoticeSubscriber(context, self._pool, lane, self._publishers)
 
-    def abandon(self) -> None:
-        """Leaves the sockets to the parent process. A forked child calls it."""
-        self._closed = self._is_parents = True
-
     def close(self) -> None:
         """Ends all sockets. It may be called again after an interrupt.
 
         No thread may be waiting for a notice meanwhile.
         """
-        if self._is_parents:
+        if self._process != os.getpid():
             return
         self._closed = True
         with self._making:

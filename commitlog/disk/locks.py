@@ -27,6 +27,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.processes import has_open
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import ForkedProducer, StoreRefused
+from commitlog.forks import leave_in_child, settle
 from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS
 
@@ -65,6 +66,7 @@ class Lock:
         where somebody else holds the lock, or where the file was removed meanwhile. Raises OSError.
         """
         channel = self._channel
+        settle()  # a child that has not done so has `_birth` still locked
         with _birth:
             _locks.add(self)
             self._files.append(io.FileIO(channel.open(path, write=True, create=at is None), "r+"))
@@ -252,4 +254,5 @@ def _let_go_in_child() -> None:
         _birth.release()
 
 
-os.register_at_fork(before=_birth.acquire, after_in_parent=_birth.release, after_in_child=_let_go_in_child)
+os.register_at_fork(before=_birth.acquire, after_in_parent=_birth.release)
+leave_in_child(_let_go_in_child)

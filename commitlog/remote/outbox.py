@@ -24,6 +24,7 @@ from commitlog.errors import (
     ProducerClosed,
     WaitTimeout,
 )
+from commitlog.forks import settle
 from commitlog.status import PutMessageStatus
 from commitlog.threads import Background
 
@@ -129,6 +130,7 @@ class Outbox:
 
     def check(self) -> None:
         """Raises if no message can be added any more."""
+        settle()
         if self._forked:
             raise ForkedProducer("this producer belongs to the parent process; make one in the child")
         if self._closing:
@@ -162,6 +164,7 @@ class Outbox:
 
     def wait(self, level: RemoteLevel, number: int, timeout: float | None) -> PutMessageStatus:
         """See RemoteReceipt.wait."""
+        settle()
         limit, began = limit_ns(timeout), SYSTEM_CLOCK.monotonic_ns()
         with self._lock:
             if not self.reached(level, number):
@@ -206,6 +209,7 @@ class Outbox:
 
         It also calls `tell` when the limit (ns) is over, and when the sending has ended.
         """
+        settle()
         self.reached(level, number)  # raises where the level does not exist
         with self._lock:
             if self._forked:

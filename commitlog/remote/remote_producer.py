@@ -15,6 +15,7 @@ from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import Messages, RowWriter
 from commitlog.errors import CommitLogError, IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
+from commitlog.forks import settle
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import BytesKey, encode_properties
@@ -274,6 +275,7 @@ class RemoteProducer:
         Raises what makes that impossible, and WaitTimeout if it takes two minutes. What is not
         flushed is lost then, or is in the log.
         """
+        settle()
         if self._closed:
             return
         with self._ending:

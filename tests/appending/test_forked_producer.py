@@ -47,6 +47,53 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """One fork in three comes where the first `send` lets go of the interpreter."""
 
 
+FORK_WITH_AN_EARLIER_HOOK = """
+import os, sys
+early = []
+os.register_at_fork(after_in_child=lambda: [early.pop()() for _ in early[:]])  # earlier than all of commitlog's own
+import logging
+import commitlog, commitlog.logging
+from commitlog.errors import NoFreeLane
+path, call = sys.argv[1:]
+log = logging.getLogger("early")
+log.setLevel(logging.INFO)
+if "log." in call:
+    log.addHandler(commitlog.logging.Handler(path, "t"))
+    logging.raiseExceptions = False
+    log.info("x")
+else:
+    producer = commitlog.Producer(path)
+    producer.send("t", b"x").wait("flushed", 60)
+    if "rows." in call:
+        rows = producer.rows("rows", linger_ms=3_600_000)
+        rows.append(n=1)
+def act():
+    try:
+        said = exec(call, globals()) if call == "producer = None" else eval(call)
+    except Exception as error:
+        said = type(error).__name__
+    print(f"child: {said}", flush=True)
+early.append(act)
+if (child := os.fork()) == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+try:
+    print("parent: a second lane for", commitlog.Producer(path))
+except NoFreeLane as error:
+    print("parent:", "held by itself" if f" by pid {os.getpid()}" in str(error) else error)
+if "log." in call:
+    log.info("y")
+    logging.shutdown()
+else:
+    if "rows." in call:
+        rows.append(n=2)
+        rows.close()
+    producer.send("t", b"y").wait("flushed", 60)
+    producer.close()
+"""
+"""What a program does in a hook that Python calls before all of commitlog's own."""
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
     """A running store whose lanes are free before each test."""
@@ -177,3 +224,38 @@ def test_a_fork_during_the_first_send_of_another_thread(forks: int, store: commi
     """The child is refused. It once waited for a lock of the thread, which is not in the child."""
     program = [sys.executable, "-c", FORK_DURING_THE_FIRST_SEND, str(store.path)]
     assert [subprocess.run(program, timeout=60, check=False).returncode for _ in range(forks)] == [0] * forks
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("producer.close()", "None"),
+        ("producer = None", "None"),
+        ('producer.send("t", b"z")', "ForkedProducer"),
+        ('producer.send("t", b"z", flag=1)', "ForkedProducer"),
+        ('producer.send_batch("t", [b"z"])', "ForkedProducer"),
+        ('producer.last("t")', "ForkedProducer"),
+        ("producer.flush()", "ForkedProducer"),
+        ("commitlog.Producer(path)", "NoFreeLane"),
+        ("rows.append(n=3)", "ForkedProducer"),
+        ("rows.flush()", "ForkedProducer"),
+        ("rows.close()", "None"),
+        ('log.info("z")', "None"),
+    ],
+)
+def test_a_hook_that_comes_before_ours(call: str, said: str, tmp_path: Path) -> None:
+    """A program's own hook in a forked child may use what the parent has, and harms nothing.
+
+    The lane stays the parent's, the child is refused, and the parent's messages are all there.
+    """
+    config = SMALL | {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "producer": {"lane_wait_ms": 0}}
+    with commitlog.Store.open(tmp_path / "store", config) as store:
+        store.create_topic("rows", schema="n BIGINT")
+        program = [sys.executable, "-c", FORK_WITH_AN_EARLIER_HOOK, str(store.path), call]
+        run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+        assert (run.stdout.splitlines(), run.returncode) == ([f"child: {said}", "parent: held by itself"], 0), (
+            run.stderr
+        )
+        assert [message.value for message in commitlog.Reader(store.path, topic="t")] == [b"x", b"y"]
+        if "rows." in call:
+            assert commitlog.read_arrow(store.path, topic="rows").read_all()["n"].to_pylist() == [1, 2]

@@ -22,6 +22,7 @@ use pyo3::types::{
 
 use crate::calls::{call_method, make};
 use crate::failpoints::reached;
+use crate::forks::forks;
 use crate::layout::{Fields, Template};
 use crate::memory::{Room, Word, Words};
 use crate::properties::Properties;
@@ -107,6 +108,8 @@ pub struct Appender {
     sync: bool,
     #[pyo3(set)]
     message_bytes_max: i64,
+    /// How many forks there were above this process when the appender was made.
+    forks: u32,
 }
 
 #[pymethods]
@@ -127,6 +130,7 @@ impl Appender {
             next_tick: 0,
             sync: false,
             message_bytes_max: 0,
+            forks: forks(),
         }
     }
 
@@ -323,6 +327,9 @@ impl Appender {
             let this = slf.try_borrow().ok()?;
             if this.token != Some(true) || this.sync || this.place.is_none() {
                 return None; // at once: it may be so for every message
+            }
+            if this.forks != forks() {
+                return None; // this is a child, and Python has not left the lane to the parent yet
             }
         }
         let name = topic.cast_exact::<PyString>().ok()?;

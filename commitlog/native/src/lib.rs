@@ -6,6 +6,7 @@ mod batch;
 mod calls;
 mod crc;
 mod failpoints;
+mod forks;
 mod layout;
 mod memory;
 mod properties;
@@ -33,6 +34,9 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::appender::make_names(module.py());
+        if !super::forks::count_forks() {
+            return Err(pyo3::exceptions::PyMemoryError::new_err(()));
+        }
         module.add("ABI", super::ABI)?;
         module.add(
             "LAYOUT",
