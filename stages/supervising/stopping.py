@@ -54,9 +54,7 @@ def close_store(
         try:
             reason = _close_lane(directory.lane_directory(number), facts, control, channel)
         except OSError as error:
-            reason = (
-                f"lane {number}: all of it is flushed, and its files can't be closed: {error}; the next start does it"
-            )
+            reason = _why_open(number, facts, control, error)
         if reason:
             kept.append(reason)
     if not kept:
@@ -70,6 +68,19 @@ def close_store(
         except OSError as error:  # nothing is in it that the disk lacks
             log.warning("the pool is not removed: %s", error)
     return StopReport(drained=not kept, kept=tuple(kept))
+
+
+def _why_open(lane: int, facts: StoreFacts, control: ControlRegion, error: OSError) -> str:
+    """Says what is left of a lane whose files can't be closed."""
+    row = control.row(lane)
+    left = row[Lane.WROTE] - row[Lane.FLUSHED]
+    if check_row(row, facts.segment_bytes):
+        state = "its words in shared memory are damaged"
+    elif left:
+        state = f"{left} bytes are in the pool, not flushed yet"
+    else:
+        state = "all of it is flushed"
+    return f"lane {lane}: {state}, and its files can't be closed: {error}; the next start goes on with it"
 
 
 def give_up_pool(directory: StoreDirectory, facts: StoreFacts, control: ControlRegion, channel: FileChannel) -> None:

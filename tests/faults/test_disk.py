@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterator
@@ -299,6 +300,31 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
         assert sender.store.close().drained
     report = verify_store(path)
     assert [finding.offset for finding in report.lanes[0].findings] == [lost[3]]
+
+
+def test_a_stop_says_what_is_left_of_a_lane_that_it_can_not_lock(tmp_path: Path) -> None:
+    """A disk that fails altogether refuses the lane's lock, too.
+
+    Nothing that is not flushed is called flushed.
+    """
+    path = tmp_path / "store"
+    with faulty_store(path) as sender:
+        sender.heals(sender.send())
+        sender.faults.set(Rule("pwrite", error=errno.EIO, stage="committer"))
+        receipt = sender.send(3000)
+        sender.is_told("DiskInputOutput", receipt)
+        sender.producer.close()
+        lock = path / "lanes/0/lock"
+        lock.unlink()
+        lock.mkdir()
+        (reason,) = sender.store.close().kept
+        assert re.match(
+            r"lane 0: \d{4} bytes are in the pool, not flushed yet, and its files can't be closed: ", reason
+        )
+        lock.rmdir()
+        sender.faults.clear()
+        sender.store = commitlog.Store.open(path)
+    check(sender.noted, read_store(path), deaths=0)
 
 
 @pytest.mark.parametrize(
