@@ -126,9 +126,10 @@ def make_display(stream: TextIO | None = None) -> UntilGone:
 
 
 class PlainLines:
-    """A line at each change of phase, and one of numbers every five seconds; no control codes.
+    """A line for each change of phase, each event, and the numbers of every five seconds.
 
-    While there are no numbers yet, a line says every half minute how long the phase has taken.
+    It has no control codes. While there are no numbers yet, a line says every half minute how long
+    the phase has taken.
     """
 
     def __init__(self, stream: TextIO, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -136,17 +137,22 @@ class PlainLines:
         self.clock = clock
         self._phase = ""
         self._since = self._next = 0.0
+        self._events: set[str] = set()
 
     def show(self, snapshot: Snapshot) -> None:
         now = self.clock.monotonic_ns() / 1e9
+        lines: list[str] = []
         if snapshot.phase != self._phase:
             self._phase, self._since = snapshot.phase, now
-            self.say(snapshot.phase)
+            lines.append(snapshot.phase)
         elif now >= self._next:
-            self.say(plain_line(snapshot) if snapshot.steps else f"{snapshot.phase}: {now - self._since:.0f} s")
-        else:
-            return
-        self._next = now + (PLAIN_SECONDS if snapshot.steps else QUIET_SECONDS)
+            lines.append(plain_line(snapshot) if snapshot.steps else f"{snapshot.phase}: {now - self._since:.0f} s")
+        if lines:
+            self._next = now + (PLAIN_SECONDS if snapshot.steps else QUIET_SECONDS)
+        news = [event for event in snapshot.events if event not in self._events]
+        self._events.update(news)
+        for line in lines + news:
+            self.say(line)
 
     def say(self, text: str) -> None:
         self.stream.write(printable(text) + "\n")

@@ -5,6 +5,8 @@ Its size is bounded, however long the run takes.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import deque
 from typing import Any
@@ -77,7 +79,7 @@ class History:
                 self.event(f"the {stage} had died and was started again")
         for place, number in reading.faults.items():
             if number and not previous.faults.get(place):
-                self.event(f"{place} reports errno {number}")
+                self.event(f"{place} can't go on: {errno.errorcode.get(number, number)}, {os.strerror(number)}")
 
     def add_batch(self, message: dict[str, Any]) -> None:
         """Takes in what the query reports after each batch."""

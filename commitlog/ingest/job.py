@@ -95,6 +95,7 @@ class Job:
         self._query_said: set[str] = set()
         self._meter: Meter | None = None
         self._server: Server | None = None
+        self._trouble = StoreTrouble(settings.store)
         self._resources = Resources()
         self._began = self._looked_at = self._used_at = -math.inf
         self._running = False  # from the first message on
@@ -191,13 +192,12 @@ class Job:
         query = self._query
         assert query is not None
         query.link.send({"do": "read", "place": place})
-        trouble = StoreTrouble(self.settings.store)
         ready = self._wait_for(
-            lambda: self._all_ready() or self._stopped_early() or bool(trouble.said()), START_LIMIT_SECONDS
+            lambda: self._all_ready() or self._stopped_early() or bool(self._trouble.said()), START_LIMIT_SECONDS
         )
-        if not self._all_ready() and not self._stopped_early() and trouble.said():
+        if not self._all_ready() and not self._stopped_early() and self._trouble.said():
             self._failed.add("the store")
-            self.errors.append(f"{self.settings.store} takes no messages: {trouble.said()}")
+            self.errors.append(f"{self.settings.store} takes no messages: {self._trouble.said()}")
         elif not ready:
             self._failed.add("Spark")
             self.errors.append(f"not ready within {START_LIMIT_SECONDS:.0f} s; see {self.settings.spark_log}")
@@ -223,7 +223,7 @@ class Job:
         for producer in self.producers:
             producer.child.link.send({"do": "stop"})
         limit = FLUSH_LIMIT_SECONDS
-        if not self._wait_for(lambda: self._or_given_up(all(p.gone for p in self.producers)), limit):
+        if not self._wait_for(lambda: self._or_stuck(all(p.gone for p in self.producers)), limit):
             self.errors.append(f"the producers did not finish within {limit:.0f} s")
         self.sending_seconds = self.history.elapsed
 
@@ -241,9 +241,7 @@ class Job:
                 }
             )
             self.history.last_progress = began
-            while not self._wait_for(
-                lambda: self._or_given_up("drained" in self._query_said or query.link.closed), 1.0
-            ):
+            while not self._wait_for(lambda: self._or_stuck("drained" in self._query_said or query.link.closed), 1.0):
                 if time.monotonic() - self.history.last_progress > STALL_LIMIT_SECONDS:
                     self.errors.append(
                         f"Spark read nothing for {STALL_LIMIT_SECONDS:.0f} s; given up with the rest unread"
@@ -312,6 +310,22 @@ class Job:
 
     def _or_given_up(self, condition: bool) -> bool:
         return condition or self.interrupts > 1
+
+    def _or_stuck(self, condition: bool) -> bool:
+        """Whether the condition holds, or nobody should wait for it any longer.
+
+        A store that can't write what it has accepted keeps producers and Spark from their end.
+        """
+        if self._or_given_up(condition):
+            return True
+        reading = self.history.reading
+        if reading is None or reading.bytes["sent"] <= reading.bytes["flushed"]:
+            return False
+        trouble = self._trouble.said((reading.bytes, self.history.spark_rows))
+        text = f"{self.settings.store} does not write what it has accepted: {trouble}"
+        if trouble and text not in self.errors:
+            self.errors.append(text)
+        return bool(trouble)
 
     def _wait_for(self, condition: Callable[[], bool], limit: float | None) -> bool:
         """Runs the loop until the condition holds; False when the limit came first."""

@@ -1,4 +1,4 @@
-"""Finds by a store's health whether and why it can't take the first messages of a run."""
+"""Finds by a store's health whether and why it can't take the messages of a run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,16 @@ class StoreTrouble:
         self._store = store
         self._looked_at = self._good_at = time.monotonic()
         self._said = ""
+        self._progress: object = None
 
-    def said(self) -> str:
-        """The trouble that keeps messages from the disk for longer than the patience; else ""."""
+    def said(self, progress: object = None) -> str:
+        """The trouble that keeps messages from the disk for longer than the patience; else "".
+
+        `progress` changes as long as something moves. Then the trouble keeps nothing.
+        """
         now = time.monotonic()
+        if progress != self._progress:
+            self._progress, self._good_at = progress, now
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
             self._said = self._look()

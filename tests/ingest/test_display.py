@@ -111,7 +111,7 @@ def test_a_run_that_has_just_begun() -> None:
 def test_plain_lines_without_a_terminal() -> None:
     """A pipe gets lines of text without control codes.
 
-    There is a line at each change of phase, and one from time to time.
+    There is a line at each change of phase, one for each event, and one from time to time.
     """
     stream = io.StringIO()
     assert isinstance(make_display(stream).display, PlainLines)
@@ -125,10 +125,10 @@ def test_plain_lines_without_a_terminal() -> None:
     display.say("evil \x1b[31m text")
     display.close()
     lines = stream.getvalue().splitlines()
-    assert lines[:2] == ["starting Spark", "running"]
-    assert len(lines) == 4
+    assert lines[:3] == ["starting Spark", "running", *FULL.events]
+    assert len(lines) == 5
     assert (
-        lines[2]
+        lines[3]
         == "    12 s  wrote 1.2 M (4,000/s)  flushed p99 17 ms  Spark 1.2 M (4,100/s), 4,400 behind, p99 900 ms"
     )
     assert all(character.isprintable() for line in lines for character in line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -269,6 +270,29 @@ def test_a_store_that_takes_no_messages_ends_the_start(tmp_path: Path, monkeypat
         assert "the disk is over disk_refuse_percent" in last
 
     with_tmpfs(tmp_path / "run", 16 * MIB, start)
+
+
+@pytest.mark.nightly
+@pytest.mark.leaves_pools
+def test_a_disk_that_fills_up_under_a_run(tmp_path: Path) -> None:
+    """Nobody waits minutes for what can't be written: the health's reason ends the run."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "small.toml").write_text('[store]\nsegment_bytes = "64 KiB"\n')
+
+    def start() -> None:
+        with running(tmp_path, "--store", "disk/store", "--config", "small.toml", "--seconds", "5") as process:
+            wait_for_phase(tmp_path, process, "running")
+            with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+                while True:
+                    ballast.write(bytes(4096))
+            assert process.wait(150) == 1, said(tmp_path)
+        error = next(line for line in said(tmp_path).splitlines() if line.startswith("error"))
+        assert "disk/store does not write what it has accepted: " in error
+        assert "can't go on: ENOSPC, No space left on device" in error
+        assert "given up with the rest unread" not in said(tmp_path)
+
+    with_tmpfs(disk, 16 * MIB, start)
 
 
 def refuse(path: Path) -> None:
