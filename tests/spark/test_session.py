@@ -308,6 +308,35 @@ def test_our_errors_have_no_traceback(spark: SparkSession, tmp_path: Path) -> No
         users.collect()
 
 
+KILLED_WORKER = """
+import os, signal
+import commitlog.spark
+
+spark = commitlog.spark.session("killed", "local[1]", {"spark.ui.enabled": False})
+
+def sink(frame, batch):
+    spark.sparkContext.parallelize([0], 1).map(lambda _: os.kill(os.getpid(), signal.SIGKILL)).collect()
+
+query = spark.readStream.format("rate").load().writeStream.foreachBatch(sink).start()
+try:
+    query.awaitTermination()
+except Exception as error:
+    assert "Python worker exited unexpectedly" in str(error)
+"""
+
+
+def test_a_killed_worker_prints_no_frames_of_java(quick_java: None) -> None:
+    """Spark's log says what has failed, and why; an error's text holds a stack of Java's, too."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", KILLED_WORKER], env=environment, stderr=subprocess.PIPE, timeout=200)
+    said = done.stderr.decode().splitlines()
+    assert done.returncode == 0, said
+    assert "Python worker exited unexpectedly" in "".join(said)
+    assert any(" ERROR MicroBatchExecution: " in line for line in said)
+    assert any(line.startswith("Caused by: ") for line in said)
+    assert [line for line in said if re.match(r"\s+(at |\.\.\. \d)|$", line)] == []
+
+
 def test_cores() -> None:
     assert [_cores(master) for master in ("local", "local[3]", "local-cluster[2,3,512]")] == [1, 3, 6]
     assert _cores("local[*]") == len(os.sched_getaffinity(0))
