@@ -85,11 +85,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
                 raise IllegalArgument(f"action {action.type[:80]!r}: there is none; those are {', '.join(_ACTIONS)}")
             kind, function = answer
             caller = Caller(access, peer_of(context.peer()))
-            with self.limits.actions.taken(_client(access, caller.peer)):
-                request: Any = _parsed(kind, action.body.to_pybytes() or b"{}")
+            request: Any = self._asked(kind, action.body.to_pybytes() or b"{}", _client(access, caller.peer))
             with self._counted(getattr(request, "store", ""), access), self._place(caller, request) as allowed:
                 found = function(self, caller, allowed)
         return [flight.Result(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))]
+
+    def _asked(self, kind: type[T], data: bytes, client: str) -> T:
+        """A client's request, which needs the place of a call while it is read."""
+        with self.limits.actions.taken(client):
+            return _parsed(kind, data)
 
     @contextmanager
     def _place(self, caller: Caller, request: Any) -> Iterator[Any]:
@@ -156,16 +160,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     # ---- rows -----------------------------------------------------------------------------------
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        access = _access(context)
+        access, peer = _access(context), peer_of(context.peer())
+        client = _client(access, peer)
         with told_to_client(self._stores.values(), access), call_of(context):
-            asked = _parsed(requests.RowsTicket, ticket.ticket)
+            asked = self._asked(requests.RowsTicket, ticket.ticket, client)
             store = self.store(asked.store)
-            with self._counted(store.name, access):
+            with self._counted(store.name, access), self.limits.actions.taken(client):
                 access.check_reads(topic for topic, _, _, _ in asked.slices)
                 schema = _schema(asked)
                 plan = _plan(store, asked)
         known: KnownClient = context.get_middleware(_WHO)
-        return flight.GeneratorStream(schema, self._batches(store, known, plan, schema, peer_of(context.peer())))
+        return flight.GeneratorStream(schema, self._batches(store, known, plan, schema, peer))
 
     def _batches(
         self, store: ServedStore, known: KnownClient, plan: ReadPlan, schema: pa.Schema, peer: str
@@ -196,10 +201,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow ha
     ) -> None:
         access, peer = _access(context), peer_of(context.peer())
         known: KnownClient = context.get_middleware(_WHO)
+        client = _client(access, peer)
         with told_to_client(self._stores.values(), access):
-            asked = _parsed(requests.Append, descriptor.command or b"")
+            asked = self._asked(requests.Append, descriptor.command or b"", client)
             store = self.writable_store(asked.store)
-            place = self.limits.stream(_client(access, peer), peer, holds_lane=True)
+            place = self.limits.stream(client, peer, holds_lane=True)
             with self._counted(store.name, access), place as moved:
 
                 def count(**counts: int) -> None:

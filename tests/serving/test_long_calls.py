@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -13,11 +14,17 @@ import orjson
 import pytest
 from pyarrow import flight
 
+from commitlog.columns.read_plan import ReadPlan
+from commitlog.errors import CommitLogError, ServerBusy, UnknownTopic
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.serving import flights
+from commitlog.remote.reading import ticket_of
+from commitlog.remote.server_errors import from_bytes
+from commitlog.serving import flight_server, flights
 from commitlog.serving.flight_server import FlightServer
+from commitlog.serving.limits import Places
 from commitlog.serving.served_store import ServedStore
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.serving.asking import SCHEMA
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_segments_mapped")
@@ -80,3 +87,33 @@ def test_many_endpoints_are_refused(
         pytest.raises(flight.FlightServerError, match=r"minPartitions, .*: (99|600) parts; allowed are 10"),
     ):
         client.get_flight_info(flight.FlightDescriptor.for_command(_command(options)))
+
+
+def test_a_stream_needs_the_place_of_a_call_until_its_rows_are_planned(
+    server: FlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many streams that are opened at a time take no more of the index than other calls do."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def plan_slowly(*_: object) -> None:
+        began.set()
+        go_on.wait()
+        raise UnknownTopic("none")
+
+    monkeypatch.setattr(flight_server, "_plan", plan_slowly)
+    server.limits.actions = Places("open calls", 2)
+    ticket = ticket_of(ReadPlan("", "", 0, ()), SCHEMA, "store")
+
+    def read(timeout: float) -> CommitLogError | None:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client, pytest.raises(flight.FlightError) as refused:
+            client.do_get(flight.Ticket(ticket), flight.FlightCallOptions(timeout=timeout)).read_all()
+        return from_bytes(refused.value.extra_info)
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(read, 120)
+        began.wait()
+        try:
+            assert isinstance(read(20), ServerBusy)
+        finally:
+            go_on.set()
+        assert isinstance(first.result(), UnknownTopic)
