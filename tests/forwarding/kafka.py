@@ -137,16 +137,7 @@ class Broker:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         admin = self.admin()
         admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(60)
-        wait_until(lambda: self._is_ready(topic, partitions), "all partitions have their leader")
-
-    def _is_ready(self, topic: str, partitions: int) -> bool:
-        from confluent_kafka import KafkaException
-
-        try:
-            self._ends(topic, partitions)
-        except KafkaException:
-            return False
-        return True
+        self._ends(topic, partitions)
 
     def delete(self, topic: str) -> None:
         """Removes a topic, and waits until it is gone."""
@@ -160,7 +151,7 @@ class Broker:
 
         admin = self.admin()
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
-        wait_until(lambda: self._is_ready(topic, partitions), "the new partitions have their leader")
+        self._ends(topic, partitions)
 
     def alter(self, topic: str, **config: str) -> None:
         """Sets the topic's configuration, as `create` does."""
@@ -247,14 +238,25 @@ class Broker:
         return found
 
     def _ends(self, topic: str, count: int) -> dict[int, int]:
-        """The offset behind the last record of each partition, committed or not."""
-        from confluent_kafka import IsolationLevel, TopicPartition
+        """The offset behind the last record of each partition, committed or not.
+
+        A broker that has just made a topic, or has started, may not have a leader for a partition
+        yet, or know that leader's epoch. So this asks until there is an answer.
+        """
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(count)}
         admin = self.admin()
-        found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        return {partition.partition: future.result(60).offset for partition, future in found.items()}
+
+        def ask() -> dict[int, int]:
+            found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+            try:
+                return {partition.partition: future.result(60).offset for partition, future in found.items()}
+            except KafkaException:
+                return {}
+
+        return wait_until(ask, f"{topic}: each partition has its leader and tells its end")
 
     def values(self, topic: str) -> dict[int, list[bytes]]:
         """The values that read_committed consumers see, in order, of each partition with any."""
