@@ -95,13 +95,13 @@ class RowProducer:
         IllegalArgument.
         """
         how, sending = RowOptions(max_rows=max_rows, wait=False, compression=compression), self._sending()
-        take = sending.taking(topic, self.message_bytes_max)
+        taking = sending.taking(topic, self.message_bytes_max)
 
         def messages_of(rows: Sequence[Taken]) -> Messages:
             for count, value, headers, _ in sending.messages_of_taken(topic, rows, how, self.message_bytes_max):
                 yield count, partial(self.send, topic, value, headers=headers, wait=False)
 
-        return RowWriter(take, messages_of, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
+        return RowWriter(taking, messages_of, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
 
     def _sending(self) -> RowSending:
         found = self._row_sending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,13 +24,33 @@ from commitlog.schemas.topic_schemas import TopicSchema
 OVERHEAD_BYTES = 4096
 """How many bytes a record takes besides its value, about."""
 R = TypeVar("R")
-TakeRow = Callable[[Any], Taken]
-"""Checks and copies a row. Raises IllegalRow."""
 
 
 def _may_round(schema: TopicSchema) -> bool:
     """Whether a column of the schema, or a column within it, may be a FLOAT."""
     return any("float" in str(field.type) for field in schema.columns)
+
+
+class RowTaking:
+    """Takes the single rows of a topic, by the newest schema that one of them has needed.
+
+    `take(row)` checks and copies a row, and raises IllegalRow.
+    """
+
+    def __init__(self, schema: TopicSchema, look: Callable[[], TopicSchema], bytes_max: int) -> None:
+        self._look, self._bytes_max = look, bytes_max
+        self.take: Callable[[Any], Taken]
+        self._take_by(schema)
+
+    def _take_by(self, schema: TopicSchema) -> None:
+        self.take = SingleRows(schema, self._bytes_max, self._refused).take
+
+    def _refused(self, row: Any, schema: TopicSchema, error: IllegalRow) -> Taken:
+        latest = self._look()  # somebody may have added a column meanwhile
+        if latest.version == schema.version:
+            raise IllegalRow(str(error).removeprefix("row 0, ").removeprefix("row 0: "), 0) from None
+        self._take_by(latest)
+        return self.take(row)
 
 
 class RowSending:
@@ -46,28 +67,14 @@ class RowSending:
         """Returns the topic's schema, as it was at the first call. Raises NoSchema."""
         return self._latest.get(topic) or self._look(topic)
 
-    def taking(self, topic: str, message_bytes_max: int) -> TakeRow:
-        """Returns the function that takes single rows for the topic.
+    def taking(self, topic: str, message_bytes_max: int) -> RowTaking:
+        """Returns what takes single rows for the topic.
 
         It also imports the modules that Arrow needs for rows, because at the interpreter's end no
         module can be imported. Raises what `schema` raises.
         """
         self._table(topic, [], fit)
-        bytes_max = message_bytes_max - OVERHEAD_BYTES
-        rows = SingleRows(self.schema(topic), bytes_max)
-
-        def take(row: Any) -> Taken:
-            nonlocal rows
-            try:
-                return rows.take(row)
-            except IllegalRow as error:
-                latest = self._look(topic)  # somebody may have added a column meanwhile
-                if latest.version == rows.schema.version:
-                    raise IllegalRow(str(error).removeprefix("row 0, ").removeprefix("row 0: "), 0) from None
-            rows = SingleRows(latest, bytes_max)
-            return take(row)
-
-        return take
+        return RowTaking(self.schema(topic), partial(self._look, topic), message_bytes_max - OVERHEAD_BYTES)
 
     def _look(self, topic: str) -> TopicSchema:
         latest = self._latest[topic] = self._required(topic, "send values by `send`")

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from commitlog.appending.program_end import close_at_end
 from commitlog.errors import (
@@ -31,6 +31,12 @@ Messages = Iterator[tuple[int, Callable[[], object]]]
 """Messages of rows: the number of rows in each, and the function that appends it to the log."""
 
 
+class Taking(Protocol):
+    """Checks and copies single rows. `take` may change when the schema has grown."""
+
+    take: Callable[[Any], Taken]
+
+
 class RowWriter:
     """Collects the rows of one typed topic. `Producer.rows` makes it.
 
@@ -50,7 +56,7 @@ class RowWriter:
 
     def __init__(
         self,
-        take: Callable[[Any], Taken],
+        taking: Taking,
         messages_of: Callable[[Sequence[Taken]], Messages],
         flush: Callable[[float | None], None],
         linger_ms: float,
@@ -58,12 +64,13 @@ class RowWriter:
     ) -> None:
         if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
             raise IllegalArgument(f"linger_ms={linger_ms!r}: it is a number of milliseconds from 0 on")
-        self._take, self._messages_of, self._flush, self._max_rows = take, messages_of, flush, max_rows
+        self._taking, self._messages_of, self._flush, self._max_rows = taking, messages_of, flush, max_rows
         self._linger_seconds = min(linger_ms / 1000, threading.TIMEOUT_MAX)
         self._rows: deque[Taken] = deque()
         self._error: Exception | None = None
         self._refused: list[RecordError] = []
         self._closed = self._forked = self._is_sending = self._is_idle = False
+        self._room = 0  # so many rows `append` collects without the lock; 0: there is something to see to
         self._lock = threading.RLock()  # lets in a signal handler of the thread that holds it
         self._changed = threading.Condition(self._lock)
         self._thread: Background | None = None
@@ -81,14 +88,25 @@ class RowWriter:
         - the errors of sending the rows before it. The call may be tried again then
         - ProducerClosed after `close`, and IllegalArgument
         """
-        if row is not None and columns:
-            raise IllegalArgument("append takes a row or its columns by name, not both")
+        if row is None or columns:
+            if row is not None:
+                raise IllegalArgument("append takes a row or its columns by name, not both")
+            row = columns
         settle()
-        taken = self._take(columns if row is None else row)  # outside of the lock: it may run the user's code
-        is_large = taken[1]
+        take = self._taking.take  # of the newest schema
+        taken = take(row)  # outside of the lock: it may run the user's code
+        if len(self._rows) < self._room and type(taken) is tuple:
+            self._rows.append(taken)
+            if not self._room:  # since a moment ago
+                self._see_to_collected()
+        else:
+            self._append(taken)
+
+    def _append(self, taken: Taken) -> None:
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
+            is_large = type(taken) is not tuple
             if len(self._rows) >= self._max_rows or is_large:
                 self._send_all()
             if self._thread is None:
@@ -96,6 +114,8 @@ class RowWriter:
             if self._is_idle:
                 self._changed.notify()  # it looks when this call has ended
                 self._is_idle = False  # once is enough
+            if self._thread is not None:
+                self._give_room()
             if is_large and not self._is_sending:
                 self._send_alone(taken)
             else:
@@ -103,6 +123,25 @@ class RowWriter:
             if self._closed:  # by a signal handler meanwhile
                 self._send_all()
                 self._raise_refused()
+
+    def _see_to_collected(self) -> None:
+        """Sees to a row that came when the writer was closed, or as the thread went to rest."""
+        with self._lock:
+            if self._closed:
+                self._send_all()
+                self._raise_refused()
+            elif self._is_idle:
+                try:
+                    self._changed.notify()
+                except MemoryError:
+                    return  # the row is collected, so nothing may raise: the next `append` wakes the thread
+                self._is_idle = False
+
+    def _give_room(self) -> None:
+        """Lets `append` collect rows without the lock, until somebody sets `_room` to 0."""
+        self._room = self._max_rows
+        if self._closed:  # by a signal handler or a finalizer meanwhile
+            self._room = 0
 
     def _send_alone(self, row: Taken) -> None:
         """Sends a large row at once, so that its own `append` raises if no message holds it."""
@@ -121,7 +160,7 @@ class RowWriter:
         """Sends the collected rows, and returns when all of them are flushed.
 
         Raises what `Producer.send_rows` and `Producer.flush` raise, and ConcurrentUse in a signal
-        handler that has interrupted a call of this writer: that call sends the rows afterwards.
+        handler that has interrupted a call that sends rows: flush when the handler has ended.
         Raises IllegalRow if a row does not fit any more, because the topic has another schema now.
         """
         settle()
@@ -146,6 +185,7 @@ class RowWriter:
             if self._closed:
                 return
             self._closed = True
+            self._room = 0  # from here on whoever collects a row sends it
             self._changed.notify()
             before, self._error = self._error, None
             try:
@@ -168,7 +208,10 @@ class RowWriter:
         raise error or ProducerClosed("this writer of rows was closed")
 
     def _send_all(self) -> None:
-        """Sends all rows. After an error those that are not in the log stay collected."""
+        """Sends all rows that are collected now. Those of other threads may come meanwhile.
+
+        After an error those that are not in the log stay collected.
+        """
         if self._is_sending:
             return  # a signal handler is inside a call of its own thread, which will send them
         self._is_sending = True
@@ -176,11 +219,12 @@ class RowWriter:
             while self._rows:
                 pop = self._rows.popleft
                 try:
-                    for count, send in self._messages_of(list(self._rows)):
+                    for count, send in self._messages_of(list(self._rows)):  # `list` lets no thread in
                         sent = repeat(None, count)
                         send()
                         for _ in sent:  # this takes no memory: what is in the log is never collected still
                             pop()
+                    break  # not until there are none: other threads may append all the time
                 except IllegalRow as error:  # it did fit when it came
                     self._refused.append(error)
                     del self._rows[error.row]
@@ -189,6 +233,8 @@ class RowWriter:
                     del self._rows[0]
         finally:
             self._is_sending = False
+        if self._closed and self._rows:  # by a signal handler or a finalizer, which has left it to this call
+            self._send_all()
 
     def _raise_refused(self) -> None:
         """Raises the error of a row that was refused after its `append`.
@@ -206,7 +252,10 @@ class RowWriter:
         with self._lock:
             try:
                 while not self._closed:
+                    self._room = 0  # first: a row that comes from here on is seen here, or sees this
                     is_idle = self._is_idle = not self._rows or self._error is not None
+                    if not is_idle:
+                        self._give_room()
                     self._changed.wait(None if is_idle else self._linger_seconds)
                     if is_idle or self._closed:
                         continue
@@ -215,7 +264,7 @@ class RowWriter:
                     except Exception as error:
                         self._error = error
             except MemoryError as error:  # there was none to wait with: the next call hears of it, and starts another
-                self._error, self._thread = error, None
+                self._error, self._thread, self._room = error, None, 0
 
     def __enter__(self) -> RowWriter:
         return self
@@ -227,5 +276,6 @@ class RowWriter:
 
     def _leave_to_parent(self) -> None:
         self._closed = self._forked = True
+        self._room = 0
         self._rows, self._thread = deque(), None
         self._lock = threading.RLock()  # a thread of the parent may hold the other one

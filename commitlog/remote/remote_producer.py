@@ -257,13 +257,13 @@ class RemoteProducer:
         Raises NoSchema, IllegalTopic, IllegalArgument, AccessDenied, ServerUnavailable.
         """
         how = RowOptions(max_rows=max_rows, compression=compression)
-        take = self._rows.taking(topic, self.message_bytes_max)
+        taking = self._rows.taking(topic, self.message_bytes_max)
 
         def messages_of(rows: Sequence[Taken]) -> Messages:
             for count, value, headers, _ in self._rows.messages_of_taken(topic, rows, how, self.message_bytes_max):
                 yield count, partial(self.send, topic, value, headers=headers)
 
-        return RowWriter(take, messages_of, self.flush, linger_ms, max_rows)
+        return RowWriter(taking, messages_of, self.flush, linger_ms, max_rows)
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything sent so far is flushed. Raises what `RemoteReceipt.wait` does."""

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
+from commitlog.errors import IllegalRow
 from commitlog.schemas.python_values import plain
 from commitlog.schemas.row_batches import (
     as_table,
@@ -41,6 +42,8 @@ _USED = {
     "date": datetime.date,
     "datetime": datetime.datetime,
     "zones": frozenset((datetime.timezone, ZoneInfo)),
+    "utc": datetime.UTC,
+    "zone_utc": ZoneInfo("UTC"),
     "has_bytes": _has_bytes,
 }
 """What the compiled functions name."""
@@ -50,8 +53,8 @@ _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 class SingleRows:
     """Takes rows of one version of a topic's schema. A message has at most `bytes_max` bytes."""
 
-    def __init__(self, schema: TopicSchema, bytes_max: int) -> None:
-        self.schema = schema
+    def __init__(self, schema: TopicSchema, bytes_max: int, refused: Refused) -> None:
+        self.schema, self._refused = schema, refused
         self.names = names = schema.columns.names
         nothing = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in schema.columns.types], names)
         # places, lengths, padding, and what compression adds to buffers that it can't make smaller
@@ -64,43 +67,53 @@ class SingleRows:
     def _compiled(self) -> tuple[Callable[[Any], Taken], Callable[[tuple[Any, ...]], Taken]]:
         """`take(row)` checks and copies a row; it raises IllegalRow, which names the column.
 
-        `check(values)` does the same with the values of a row in the order of the columns. The
-        source has nothing but what is written here.
+        `check(values)` does the same with the values of a row in the order of the columns. It tells
+        apart what `take` only finds not to be usual. The source has nothing but what is written
+        here.
         """
         names = [f"v{place}" for place in range(len(self.names))]
-        check = [f"{', '.join(names)}, = values", "unusual, size = (), 0"]
-        for place, (name, field) in enumerate(zip(names, self.schema.columns, strict=True)):
+        listed = ", ".join(names)
+        columns = list(zip(names, self.schema.columns, strict=True))
+        take = ["if type(row) is not dict or len(row) != count: return other_row(row)"]
+        take += [f"try: {listed} = values_of(row)", "except KeyError: return other_row(row)"]
+        take += [f"if {_all_usual(columns)}: return {listed}, taker", f"return check(({listed},))"]
+        check = [f"{listed}, = values", "unusual, size = (), 0"]
+        for place, (name, field) in enumerate(columns):
             check += _lines(place, name, field)
         check += ["if unusual or size > room: return unusual_row(values, unusual, size)"]
-        take = ["if type(row) is not dict or len(row) != count: return other_row(row)"]
-        take += ["try: values = values_of(row)", "except KeyError: return other_row(row)"]
-        end = "return values, False, taker"
-        get = itemgetter(*self.names)
+        check += [f"return {listed}, taker"]
         made: dict[str, Any] = {
             **_USED,
             "count": len(names),
-            "values_of": get if len(names) > 1 else lambda row: (get(row),),
+            "values_of": itemgetter(*self.names),
             "room": self._room,
             "taker": self,
             "other_row": self._take_other,
             "unusual_row": self._take_unusual,
         }
-        exec("\n ".join(["def take(row):", *take, *check, end]) + "\n", made)
-        exec("\n ".join(["def check(values):", *check, end]) + "\n", made)
+        exec("\n ".join(["def take(row):", *take]) + "\n", made)
+        exec("\n ".join(["def check(values):", *check]) + "\n", made)
         return made["take"], made["check"]
 
     def _take_other(self, row: Any) -> Taken:
         """Takes a row that is no dictionary, or lacks columns, or has other ones."""
-        columns = row if type(row) is dict else columns_of_row(row)
-        check_names(columns, self.schema)
+        try:
+            columns = row if type(row) is dict else columns_of_row(row)
+            check_names(columns, self.schema)
+        except IllegalRow as error:
+            return self._refused(row, self.schema, error)
         return self._check((*map(columns.get, self.names),))
 
     def _take_unusual(self, values: tuple[Any, ...], places: tuple[int, ...], size: int) -> Taken:
         """Takes the values of a row that is large, or has values that only Arrow can check."""
         if places:
-            values, more = self._by_arrow(values, places)
+            try:
+                values, more = self._by_arrow(values, places)
+            except IllegalRow as error:
+                return self._refused(dict(zip(self.names, values, strict=True)), self.schema, error)
             size += more
-        return values, size > self._room, self
+        taken = (*values, self)
+        return LargeRow(taken) if size > self._room else taken
 
     def _by_arrow(self, values: tuple[Any, ...], places: Sequence[int]) -> tuple[tuple[Any, ...], int]:
         """Has Arrow check the values at these places. Gives all values, and how large these are."""
@@ -112,11 +125,19 @@ class SingleRows:
         return tuple(kept), size
 
 
-Taken = tuple[tuple[Any, ...], bool, SingleRows]
-"""The values of a row that fits; whether it may be that no message has room for it; who took it.
+Taken = tuple[Any, ...]
+"""The values of a row that fits, and last the SingleRows that took it.
 
 The caller may change its own row: nothing of it is shared.
 """
+
+
+Refused = Callable[[Any, TopicSchema, IllegalRow], Taken]
+"""What is asked about a row that does not fit a schema: it takes the row otherwise, or raises."""
+
+
+class LargeRow(Taken):
+    """A row that was taken, and for which it may be that no message has room."""
 
 
 def table_of(rows: Sequence[Taken], schema: TopicSchema) -> pa.Table:
@@ -124,12 +145,27 @@ def table_of(rows: Sequence[Taken], schema: TopicSchema) -> pa.Table:
 
     Raises IllegalRow where one of them fits no more.
     """
-    if {taker.schema.version for taker in {*map(itemgetter(2), rows)}} == {schema.version}:
-        return table_of_checked([*zip(*map(itemgetter(0), rows), strict=True)], schema)
-    return as_table([dict(zip(taker.names, values, strict=True)) for values, _, taker in rows], schema)
+    if {taker.schema.version for taker in {*map(itemgetter(-1), rows)}} == {schema.version}:
+        *columns, _ = zip(*rows, strict=True)
+        return table_of_checked(columns, schema)
+    return as_table([dict(zip(row[-1].names, row, strict=False)) for row in rows], schema)
 
 
 # ---- what is compiled --------------------------------------------------------------------------
+
+
+def _all_usual(columns: Sequence[tuple[str, pa.Field]]) -> str:
+    """Says whether all values are usual, or nulls where those may be, and small together."""
+    usual, sizes = [], []
+    for name, field in columns:
+        is_usual, size = _usual(name, field.type)
+        if is_usual == "False":
+            return "False"  # what is usual in the other columns would be looked at twice
+        if field.nullable:
+            is_usual, size = f"({is_usual} or {name} is None)", size and f"({name} is not None and {size})"
+        usual.append(is_usual)
+        sizes += [size] * bool(size)
+    return " and ".join(usual + [f"{' + '.join(sizes)} <= room"] * bool(sizes))
 
 
 def _lines(place: int, name: str, field: pa.Field) -> list[str]:
@@ -155,9 +191,12 @@ def _usual(name: str, kind: pa.DataType) -> tuple[str, str]:
     if pa.types.is_date(kind):
         return f"type({name}) is date", ""
     if pa.types.is_timestamp(kind):
-        zone = f"{name}.tzinfo is None" if kind.tz is None else f"type({name}.tzinfo) in zones"
-        # near the ends of the calendar the time may be outside of it in UTC
-        return f"type({name}) is datetime and {zone} and 1 < {name}.year < 9999", ""
+        zone = f"{name}.tzinfo is None"
+        if kind.tz is not None:
+            # near the ends of the calendar the time of another zone may be outside of it in UTC
+            other = f"type(zone) in zones and 1 < {name}.year < 9999"
+            zone = f"((zone := {name}.tzinfo) is utc or zone is zone_utc or {other})"
+        return f"type({name}) is datetime and {zone}", ""
     if pa.types.is_string(kind):
         return f"type({name}) is str and ({name}.isascii() or has_bytes({name}))", f"4 * len({name})"
     if pa.types.is_binary(kind):

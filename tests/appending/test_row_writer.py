@@ -38,6 +38,7 @@ from commitlog.errors import (
     ProducerClosed,
     WaitTimeout,
 )
+from tests.builders.row_log import AsItIs, Log
 from tests.children import in_child
 from tests.waiting import wait_until
 
@@ -331,28 +332,9 @@ def test_a_row_of_a_schema_that_grew_meanwhile(live: commitlog.Store, topic: str
         assert read(live, topic)["more"].to_pylist() == [None, "x"]
 
 
-def as_it_is(row: Any) -> Any:
-    """Takes any row."""
-    return row, False, None
-
-
-class Log:
-    """Stands for a log that fails now and then: `errors` has what the next calls raise."""
-
-    def __init__(self, *errors: BaseException | None) -> None:
-        self.errors, self.rows = list(errors), list[Any]()
-
-    def messages_of(self, rows: Sequence[Any]) -> Messages:
-        for start in range(0, len(rows), 2):
-            error = self.errors.pop(0) if self.errors else None
-            if error is not None:
-                raise error
-            yield len(rows[start : start + 2]), partial(self.rows.extend, [row for row, *_ in rows[start : start + 2]])
-
-
 def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
     log = Log(None, NoBufferAvailable("full"), NoBufferAvailable("full"))
-    rows = RowWriter(as_it_is, log.messages_of, lambda timeout: None, NEVER, 5)
+    rows = RowWriter(AsItIs(), log.messages_of, lambda timeout: None, NEVER, 5)
     for number in range(5):
         rows.append(number)
     with pytest.raises(NoBufferAvailable):
@@ -368,7 +350,7 @@ def test_an_error_in_the_middle_loses_and_doubles_nothing() -> None:
 def test_a_row_that_fits_no_more_when_it_is_sent() -> None:
     """`flush` and `close` name it, and no `append`: that would seem to be about its own row."""
     log = Log(IllegalRow("row 0 fits no more", 0), KeyboardInterrupt())
-    rows = RowWriter(as_it_is, log.messages_of, lambda timeout: None, NEVER, 5)
+    rows = RowWriter(AsItIs(), log.messages_of, lambda timeout: None, NEVER, 5)
     for row in ("bad", 1, 2):
         rows.append(row)
     with pytest.raises(KeyboardInterrupt):
@@ -388,7 +370,7 @@ def test_a_row_that_fits_no_more_when_it_is_sent() -> None:
 def test_the_thread_keeps_an_error_until_it_is_told() -> None:
     """It rests meanwhile, and goes on with the rows that are left."""
     log = Log(NoBufferAvailable("full"))
-    rows = RowWriter(as_it_is, log.messages_of, lambda timeout: None, 0, 5)
+    rows = RowWriter(AsItIs(), log.messages_of, lambda timeout: None, 0, 5)
     rows.append("x")
     wait_until(lambda: rows._error is not None)
     with pytest.raises(NoBufferAvailable, match="full"):
@@ -445,7 +427,7 @@ def test_a_signal_handler_appends_and_closes_within_append(closes: bool) -> None
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        rows = RowWriter(as_it_is, messages_of, lambda timeout: None, NEVER, 3)
+        rows = RowWriter(AsItIs(), messages_of, lambda timeout: None, NEVER, 3)
         for number in range(20):
             try:
                 rows.append(number)
@@ -473,7 +455,7 @@ def test_a_signal_handler_can_not_flush_what_its_thread_sends() -> None:
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        rows = RowWriter(as_it_is, messages_of, lambda timeout: None, NEVER, 3)
+        rows = RowWriter(AsItIs(), messages_of, lambda timeout: None, NEVER, 3)
         rows.append(1)
         rows.flush()
         rows.close()
