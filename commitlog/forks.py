@@ -8,6 +8,7 @@ earlier. So a call that would harm the parent begins with `settle`.
 
 from __future__ import annotations
 
+import mmap
 import os
 
 TYPE_CHECKING = False  # as in commitlog/__init__.py, which loads this module
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 _leaving: list[Callable[[], None]] = []
 _process = os.getpid()
+_WIPE_ON_FORK = 18  # of linux/mman.h: the kernel clears these pages in each child; Python has no name for it
+_page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+try:
+    _page.madvise(_WIPE_ON_FORK)
+    _mark = 1
+except OSError:  # a kernel that can't do it
+    _mark = 0
+_page[0] = _mark
 
 
 def leave_in_child(leave: Callable[[], None]) -> None:
@@ -24,10 +33,14 @@ def leave_in_child(leave: Callable[[], None]) -> None:
 
 
 def settle() -> None:
-    """Leaves to the parent what is the parent's. Only the first call in a child does something."""
+    """Leaves to the parent what is the parent's. Only the first call in a child does something.
+
+    A system call for each message would cost more than the message. So a byte that the kernel
+    clears in a child says whether the process is to be looked at.
+    """
     global _process
-    if os.getpid() != _process:
-        _process = os.getpid()
+    if not _page[0] and os.getpid() != _process:
+        _process, _page[0] = os.getpid(), _mark
         _leave_all(_leaving)
 
 
