@@ -184,6 +184,10 @@ def _parts(batch: pa.RecordBatch, headers: int) -> Iterator[pa.RecordBatch]:
 
     `headers` is the place of that column, or -1.
     """
+    if headers < 0 and batch.num_rows <= PART_ROWS:
+        if batch.num_rows:
+            yield batch
+        return
     ends = np.zeros(batch.num_rows + 1, np.int32) if headers < 0 else np.asarray(batch.column(headers).offsets)
     start = 0
     while start < batch.num_rows:
