@@ -191,6 +191,18 @@ def counted_entries(row: memoryview, where: int) -> int:
     return -1
 
 
+def indexed_entries(row: memoryview) -> tuple[int, int]:
+    """Returns `dispatch_synced`, and the answer of `counted_entries` for it.
+
+    It is safe beside a running dispatcher.
+    """
+    while True:
+        synced = row[Lane.DISPATCH_SYNCED]
+        counted = counted_entries(row, synced)
+        if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # otherwise the dispatcher went on meanwhile
+            return synced, counted
+
+
 def count_entries(row: memoryview, where: int, entries: int) -> None:
     """Notes the answer of `counted_entries` for a log offset.
 

@@ -27,7 +27,7 @@ from commitlog.appending.wakeups import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
-from commitlog.shm.control_region import counted_entries
+from commitlog.shm.control_region import counted_entries, indexed_entries
 from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
 from commitlog.stages.base_stage import BaseStage, main
 
@@ -369,8 +369,10 @@ class Flusher(BaseStage):
             row = self.control.row(lane)
             first = row[Lane.FIRST]  # loaded before the other two: it may grow up to them
             # nothing below the first offset needs an entry, and queues that are being built anew
-            # may not have come so far yet
-            dispatched, flushed = max(row[Lane.DISPATCH_SYNCED], first), row[Lane.FLUSHED]
+            # may not have come so far yet; a start relies on it, and a place without a count may be
+            # garbage
+            indexed, counted = indexed_entries(row)
+            dispatched, flushed = max(indexed if counted >= 0 else 0, first), row[Lane.FLUSHED]
             if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue
             lane_directory = self.directory.lane_directory(lane)

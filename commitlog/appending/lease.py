@@ -24,7 +24,7 @@ from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunni
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
-from commitlog.shm.control_region import ControlRegion, counted_entries
+from commitlog.shm.control_region import ControlRegion, indexed_entries
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.region import RegionFull
 from commitlog.shm.row_check import WORDS_DAMAGED
@@ -231,13 +231,8 @@ class Lease:
 
     def _load_indexed(self) -> IndexedOffsets:
         """Reads the present end of each consume queue."""
-        row = self.row
-        while True:
-            synced = row[Lane.DISPATCH_SYNCED]
-            counted = counted_entries(self.row, synced)
-            if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # otherwise the dispatcher went on meanwhile
-                size = row[Lane.SEGMENT_SIZE]
-                return IndexedOffsets(self.lane_directory, size, synced, counted, self.channel, self._store_id)
+        size = self.row[Lane.SEGMENT_SIZE]
+        return IndexedOffsets(self.lane_directory, size, *indexed_entries(self.row), self.channel, self._store_id)
 
     def queue_end(self, topic: str) -> int:
         """The next queue offset of a topic that `log_end` has not met.

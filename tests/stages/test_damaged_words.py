@@ -16,6 +16,9 @@ import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.disk.checkpoint import PositionsFile
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReadingWarning
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
@@ -183,6 +186,35 @@ _VALUES = [0, 1, 2, 3, 1 << 31, 1 << 62, 1 << 63, MOST, 0x5DEECE66D1234567]
 def test_garbage_in_each_word(killed: bool, value: int, tmp_path: Path) -> None:
     """Each word of a lane gets each value."""
     run(tmp_path / "store", [(word, value) for word in _WORDS], killed=killed)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_place_of_the_index_that_no_record_ends_at(
+    is_recorded: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is between the positions that it lies between, and may have come into the lane's file."""
+    path, config = tmp_path / "store", config_for(1)
+    file = PositionsFile(StoreDirectory(path).lane_directory(0), "", DISK)
+
+    def recorded() -> int:
+        return found.dispatched_where if (found := file.load()) else -1
+
+    store = commitlog.Store.open(path, config | {"flusher": {"positions_interval_ms": 20 if is_recorded else 60_000}})
+    with commitlog.Producer(path) as producer:
+        end = producer.send("t", b"0").end
+        producer.flush("flushed", 60)
+        with control_of(path) as control:
+            row = control.row(0)
+            wait_until(lambda: row[Lane.DISPATCHED] == end, "it is indexed")
+            wait_until(lambda: not is_recorded or recorded() == end, "the file says so, too")
+            with halted_process(pid_of(path, "dispatcher")):
+                row[Lane.DISPATCH_SYNCED] = 3
+                wait_until(lambda: not is_recorded or recorded() < end, "the file says something else")
+                kill_store(store)
+    commitlog.Store.open(path, config).close()
+    assert "lane 0: its words in " in caplog.text
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [b"0"]
 
 
 def test_what_only_buffers_have_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
