@@ -35,7 +35,7 @@ from commitlog.appending.lease import Lease
 from commitlog.appending.message_arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import RowProducer
-from commitlog.appending.thread_turns import FREE, UNSURE, Turns, is_inside
+from commitlog.appending.thread_turns import FREE, INSIDE, UNSURE, Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.schema_versions import schema_versions
@@ -429,16 +429,16 @@ class Producer(Appender, RowProducer):
             (self._typed if versions else self._topics)[name] = state
         return state
 
+    def _is_inside(self) -> bool:
+        return is_inside(self, _TAKING_TOKENS, sys._getframe(1))
+
     def _wait_outside(self) -> None:
         """Waits for the call that has the token. When this returns, the token may be taken again.
 
         Raises ConcurrentUse if that call can't end first, because this call is inside it.
         """
-        if is_inside(self, _TAKING_TOKENS, sys._getframe(1)):
-            raise ConcurrentUse(
-                f"lane {self.lane}: this thread is inside a call of this producer further up (in a signal handler or a "
-                f"finalizer?): do it when that has returned, or with a producer of its own"
-            )
+        if self._is_inside():
+            raise ConcurrentUse(f"lane {self.lane}: {INSIDE}")
         self._turns.wait(lambda: self._token is not None, self._ask)
         if self._token is None and sys.is_finalizing():  # the thread that has it may be stopped for good
             raise ConcurrentUse(f"lane {self.lane}: the program ends while another thread is inside this producer")

@@ -38,6 +38,8 @@ class RowProducer:
 
         def flush(self, level: Level = "flushed", timeout: float | None = None) -> None: ...
 
+        def _is_inside(self) -> bool: ...
+
     def send_rows(
         self,
         topic: str,
@@ -101,7 +103,9 @@ class RowProducer:
             for count, value, headers, _ in sending.messages_of_taken(topic, rows, how, self.message_bytes_max):
                 yield count, partial(self.send, topic, value, headers=headers, wait=False)
 
-        return RowWriter(taking, messages_of, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows)
+        return RowWriter(
+            taking, messages_of, lambda timeout: self.flush(timeout=timeout), linger_ms, max_rows, self._is_inside
+        )
 
     def _sending(self) -> RowSending:
         found = self._row_sending

@@ -27,6 +27,9 @@ from commitlog.threads import Background
 if TYPE_CHECKING:
     from commitlog.schemas.single_rows import Taken
 
+_INSIDE_SECONDS = 0.05
+_WAS_CLOSED = "this writer of rows was closed"
+_OF_PARENT = "this writer of rows belongs to the parent process; make a producer in the child"
 Messages = Iterator[tuple[int, Callable[[], object]]]
 """Messages of rows: the number of rows in each, and the function that appends it to the log."""
 
@@ -50,8 +53,12 @@ class RowWriter:
     sends the rows that have waited for `linger_ms`. If this fails, the next call raises the error,
     and until then the thread rests.
 
-    Threads may share a writer, and a signal handler may use it. After a KeyboardInterrupt in a call
-    the rows of one message may be in the log and collected still: then they are sent twice.
+    Threads may share a writer, and a signal handler or a finalizer may append to it. After a
+    KeyboardInterrupt in a call the rows of one message may be in the log and collected still: then
+    they are sent twice.
+
+    `is_inside` says whether this thread is inside a call of the producer: the thread that sends
+    rows, and has the lock, may wait for the end of that call. So nobody waits for the lock there.
     """
 
     def __init__(
@@ -61,11 +68,13 @@ class RowWriter:
         flush: Callable[[float | None], None],
         linger_ms: float,
         max_rows: int,
+        is_inside: Callable[[], bool] = lambda: False,
     ) -> None:
         if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
             raise IllegalArgument(f"linger_ms={linger_ms!r}: it is a number of milliseconds from 0 on")
         self._taking, self._messages_of, self._flush, self._max_rows = taking, messages_of, flush, max_rows
         self._linger_seconds = min(linger_ms / 1000, threading.TIMEOUT_MAX)
+        self._is_inside = is_inside
         self._rows: deque[Taken] = deque()
         self._error: Exception | None = None
         self._refused: list[RecordError] = []
@@ -103,6 +112,12 @@ class RowWriter:
             self._append(taken)
 
     def _append(self, taken: Taken) -> None:
+        if self._is_kept_out():
+            if self._closed:
+                raise ForkedProducer(_OF_PARENT) if self._forked else ProducerClosed(_WAS_CLOSED)
+            self._rows.append(taken)
+            self._tell_inside()
+            return
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
@@ -124,8 +139,32 @@ class RowWriter:
                 self._send_all()
                 self._raise_refused()
 
+    def _is_kept_out(self) -> bool:
+        """Whether this thread must not wait for the lock."""
+        return self._is_inside() and not self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _tell_inside(self) -> None:
+        """Wakes the thread that sends late rows, for a row that came inside a call of the producer.
+
+        A thread that keeps the lock for long is sending rows. It, or the thread that sends late
+        rows, looks for more of them afterwards.
+        """
+        if self._lock.acquire(timeout=_INSIDE_SECONDS):
+            try:
+                if self._thread is None:
+                    self._start_thread()
+                if self._is_idle:
+                    with contextlib.suppress(MemoryError):  # the row is collected, so nothing may raise
+                        self._changed.notify()
+                        self._is_idle = False
+            finally:
+                self._lock.release()
+
     def _see_to_collected(self) -> None:
         """Sees to a row that came when the writer was closed, or as the thread went to rest."""
+        if self._is_kept_out():
+            self._tell_inside()
+            return
         with self._lock:
             if self._closed:
                 self._send_all()
@@ -164,6 +203,7 @@ class RowWriter:
         Raises IllegalRow if a row does not fit any more, because the topic has another schema now.
         """
         settle()
+        self._refuse_inside()
         with self._lock:
             if self._error is not None or self._closed:
                 self._raise()
@@ -174,13 +214,19 @@ class RowWriter:
         with self._lock:
             self._raise_refused()
 
+    def _refuse_inside(self) -> None:
+        if self._is_kept_out():
+            raise ConcurrentUse("this thread is inside a call of the producer: do it when that has returned")
+
     def close(self) -> None:
         """Sends the collected rows: they are accepted when this returns.
 
         Raises what `Producer.send_rows` raises. Rows that could not be sent are lost then, and a
-        note of the error says how many.
+        note of the error says how many. Raises ConcurrentUse inside a call of the producer; then
+        nothing is done.
         """
         settle()
+        self._refuse_inside()
         with self._lock:
             if self._closed:
                 return
@@ -202,10 +248,10 @@ class RowWriter:
 
     def _raise(self) -> None:
         if self._forked:
-            raise ForkedProducer("this writer of rows belongs to the parent process; make a producer in the child")
+            raise ForkedProducer(_OF_PARENT)
         error, self._error = self._error, None
         self._changed.notify()  # the thread goes on
-        raise error or ProducerClosed("this writer of rows was closed")
+        raise error or ProducerClosed(_WAS_CLOSED)
 
     def _send_all(self) -> None:
         """Sends all rows that are collected now. Those of other threads may come meanwhile.

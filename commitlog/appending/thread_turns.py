@@ -27,6 +27,10 @@ FREE, UNSURE = True, False
 Names, and no literals: CPython makes one tuple of two literals, and takes it apart by an iterator,
 for which there may be no memory. Then the token would be gone.
 """
+INSIDE = (
+    "this thread is inside a call of this producer further up (in a signal handler or a finalizer?): do it when that has "
+    "returned, or with a producer of its own"
+)
 _PAUSE_SECONDS_LEAST, _PAUSE_SECONDS_MOST = 0.000_01, 0.001
 _TURN_NS = 1_000_000
 """How long a thread may go on while others stand in the line."""

@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
+from commitlog.appending.thread_turns import INSIDE
 from commitlog.appending.waiters import Tell, Waiter, Waiters, check_callback, told
 from commitlog.clock import SYSTEM_CLOCK, limit_ns
 from commitlog.errors import (
     CommitLogError,
+    ConcurrentUse,
     ForkedProducer,
     IllegalArgument,
     NoBufferAvailable,
@@ -81,13 +83,15 @@ class Batch:
 
 
 class Outbox:
-    """Any thread may add messages and wait for them; one thread sends them.
+    """Any thread may add messages and wait for them; one thread sends them, another one listens.
 
-    The lock lets in a signal handler of the thread that holds it.
+    A signal handler or a finalizer inside a call of its own thread is refused: the call would be
+    interrupted in the middle of a change, and could not go on before what the handler waits for.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # `is_inside` asks whose it is
+        self.own_threads: set[int] = set()  # the identities of the threads that send and listen
         self._work, self._moved = threading.Condition(self._lock), threading.Condition(self._lock)
         self._open = Batch(0)
         self._unsent: deque[Batch] = deque()
@@ -106,8 +110,9 @@ class Outbox:
         """Collects messages, each with its bytes, and returns the number of the last message.
 
         Raises NoBufferAvailable if there was no room in time, what has ended the sending,
-        ProducerClosed, ForkedProducer. The messages before are on their way then.
+        ProducerClosed, ForkedProducer, ConcurrentUse. The messages before are on their way then.
         """
+        self.refuse_inside(waits=False)
         with self._lock:
             self.check()
             number = self.last
@@ -128,6 +133,18 @@ class Outbox:
                 number = batch.end
             return number
 
+    def is_inside(self) -> bool:
+        """Whether a call of this outbox is further up on this thread's stack."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
+
+    def refuse_inside(self, *, waits: bool = True) -> None:
+        """Raises ConcurrentUse inside a call of this outbox.
+
+        It also does so in a thread that sends or listens, if the caller would wait for that thread.
+        """
+        if self.is_inside() or (waits and threading.get_ident() in self.own_threads):
+            raise ConcurrentUse(INSIDE)
+
     def check(self) -> None:
         """Raises if no message can be added any more."""
         settle()
@@ -139,6 +156,10 @@ class Outbox:
             raise _copy(self._error)
 
     def _await_room(self, size: int) -> None:
+        if threading.get_ident() in self.own_threads:
+            raise NoBufferAvailable(
+                f"{self._size:,} bytes are on their way, and this thread is the one that sends them"
+            )
         deadline = SYSTEM_CLOCK.monotonic_ns() + int(ROOM_SECONDS * 1e9)
         self._want(self.last)
         while self._size and self._size + size > OUTBOX_BYTES:
@@ -166,6 +187,8 @@ class Outbox:
         """See RemoteReceipt.wait."""
         settle()
         limit, began = limit_ns(timeout), SYSTEM_CLOCK.monotonic_ns()
+        if not self.reached(level, number):
+            self.refuse_inside()
         with self._lock:
             if not self.reached(level, number):
                 if self._forked:

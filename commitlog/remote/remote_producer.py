@@ -194,6 +194,7 @@ class RemoteProducer:
         - AccessDenied: the token is not for this topic; ServerUnavailable
         - NoBufferAvailable: nothing became flushed for a minute
         - what has ended the sending, ProducerClosed, ForkedProducer
+        - ConcurrentUse: in a signal handler or finalizer inside a call of this producer
         """
         return self._collect(topic, [as_bytes(value)], [key], headers, tags)
 
@@ -263,7 +264,7 @@ class RemoteProducer:
             for count, value, headers, _ in self._rows.messages_of_taken(topic, rows, how, self.message_bytes_max):
                 yield count, partial(self.send, topic, value, headers=headers)
 
-        return RowWriter(taking, messages_of, self.flush, linger_ms, max_rows)
+        return RowWriter(taking, messages_of, self.flush, linger_ms, max_rows, self._outbox.is_inside)
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything sent so far is flushed. Raises what `RemoteReceipt.wait` does."""
@@ -273,11 +274,13 @@ class RemoteProducer:
         """Flushes everything and gives the lane back.
 
         Raises what makes that impossible, and WaitTimeout if it takes two minutes. What is not
-        flushed is lost then, or is in the log.
+        flushed is lost then, or is in the log. Raises ConcurrentUse inside a call of this producer;
+        then nothing is done.
         """
         settle()
         if self._closed:
             return
+        self._outbox.refuse_inside()
         with self._ending:
             self._outbox.close()
             has_ended = self._sending.wait(_CLOSE_SECONDS)

@@ -72,6 +72,7 @@ class Sending:
         return stream
 
     def _run(self, first: AppendStream) -> None:
+        self._outbox.own_threads.add(threading.get_ident())
         try:
             self._send_all(first)
         except Exception:  # nobody may wait for a thread that is gone
@@ -109,6 +110,7 @@ class Sending:
 
     def _listen(self, stream: AppendStream, base: int, is_broken: threading.Event) -> None:
         outbox = self._outbox
+        outbox.own_threads.add(threading.get_ident())
         try:
             while stream.read():
                 fault = stream.fault
@@ -118,6 +120,7 @@ class Sending:
                     break
         except CommitLogError as error:
             log.warning("%s", error)
+        outbox.own_threads.discard(threading.get_ident())  # another thread may get this number
         is_broken.set()
         outbox.wake()
 

@@ -67,6 +67,46 @@ print("ended")
 """
 
 
+INSIDE = """
+import sys, time
+from collections.abc import Mapping
+import commitlog
+
+class Headers(Mapping):  # it is read inside the call, as a signal handler or a finalizer may run there
+    def __iter__(self):
+        use()
+        return iter(())
+    def __len__(self):
+        return 1
+    def __getitem__(self, name):
+        raise KeyError(name)
+
+def is_stuck():
+    names = {(frame.f_code.co_name, frame.f_back.f_code.co_name) for frame in sys._current_frames().values() if frame.f_back}
+    return ("wait", "_wait_outside") in names or ("sleep", "wait") in names
+
+def use():
+    rows.append(id=1)
+    while not is_stuck():  # the thread that sends late rows waits for this call
+        time.sleep(0.001)
+    rows.append(id=2)
+    rows.append(id=3)
+    for name in ("flush", "close"):
+        try:
+            getattr(rows, name)()
+        except commitlog.errors.ConcurrentUse:
+            print("refused")
+
+producer = commitlog.Producer(sys.argv[1])
+rows = producer.rows("rows", linger_ms=0, max_rows=1)
+producer.send("values", b"x", headers=Headers())
+rows.close()
+producer.flush()
+producer.close()
+print("ended")
+"""
+
+
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
     config = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
@@ -81,3 +121,12 @@ def test_garbage_that_sends_is_collected_in_a_thread_that_starts(live: commitlog
     program = [sys.executable, "-c", PROGRAM, str(Path(live.path)), way]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
+
+
+def test_a_row_that_comes_inside_a_call_is_collected(live: commitlog.Store) -> None:
+    """The call has what the thread that sends late rows waits for; nobody waits for that thread."""
+    live.create_topic("inside", "id BIGINT")
+    program = [sys.executable, "-c", INSIDE.replace('"rows"', '"inside"'), str(Path(live.path))]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("refused\nrefused\nended\n", 0), done.stderr
+    assert commitlog.read_arrow(live.path, "inside").read_all()["id"].to_pylist() == [1, 2, 3]
