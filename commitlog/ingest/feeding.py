@@ -7,7 +7,8 @@ Tailing follows a *name*, as `tail -F` does:
   was rotated.
 - Files that had the name only between two looks are found by the names that rotation gave them
   (rotated.py), and read in their order. What can't be read of them is said.
-- A file that was cut short (truncation), or written anew in place, is read from its start.
+- A file that was cut short (truncation), or written anew in place, is read from its start. What its
+  copy has more than was read is read before that, and what can't be read is said.
 - A file that is missing, or not allowed, for a while is waited for. Without tailing it is an error.
 
 A line is the bytes before a newline. The last line of a file needs no newline, unless the file is
@@ -29,7 +30,7 @@ from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
 from commitlog.ingest.producer_loop import Item, Sender, run_producer
-from commitlog.ingest.rotated import RotatedFiles, beginning
+from commitlog.ingest.rotated import HEAD_BYTES, RotatedFiles, beginning
 from commitlog.ingest.run_settings import STDIN
 from commitlog.lines import LineSplitter
 from commitlog.text_files import TextFile
@@ -49,8 +50,17 @@ Say = Callable[[str], object]
 class OpenFile:
     """An open input and its lines. A file that is tailed may be cut while it is read."""
 
-    def __init__(self, path: str, descriptor: int, splitter: LineSplitter, *, follow: bool, say: Say) -> None:
-        self._descriptor = descriptor
+    def __init__(
+        self,
+        path: str,
+        descriptor: int,
+        splitter: LineSplitter,
+        *,
+        follow: bool,
+        say: Say,
+        on_cut: Callable[[OpenFile], str] = lambda _: "",
+    ) -> None:
+        self._descriptor, self._on_cut = descriptor, on_cut
         self._path, self._splitter, self._say = path, splitter, say
         self.text = TextFile("standard input" if path == STDIN else path, descriptor, say, grows=follow)
         self.follow, self.is_ended = follow, False
@@ -58,6 +68,8 @@ class OpenFile:
         """When a rotated file gave something last."""
         self._changed_ns = 0
         self._memory = b""  # the bytes before the position; they differ in a file that was written anew in place
+        self.head = b""
+        """The first bytes, as they were when they were read."""
         self.text.behind_hole = follow and self.text.is_regular
 
     def read(self) -> list[bytes] | None:
@@ -65,9 +77,10 @@ class OpenFile:
 
         None where there is nothing now; `is_ended` says that nothing will come.
         """
-        lines = self._rewind_if_cut() if self.follow and self.text.is_regular else []
+        if self.follow and self.text.is_regular and (cut := self._rewind_if_cut()) is not None:
+            return cut or None
         if not self.text.is_regular and not self._is_ready():
-            return lines or None
+            return None
         begin = self.text.position
         try:
             data = self.text.read(CHUNK_BYTES)
@@ -76,9 +89,11 @@ class OpenFile:
         self.follow = self.follow and not self.text.is_compressed  # such a file does not grow
         if data:
             self._remember(data, self.text.position - begin)
-            return lines + self._splitter.feed(data)
+            if self.follow and len(self.head) < HEAD_BYTES:
+                self.head = self.beginning()
+            return self._splitter.feed(data)
         self.is_ended = data is not None and not self.follow
-        return lines or None
+        return None
 
     def end(self) -> list[bytes]:
         """The last line, which has no newline."""
@@ -95,6 +110,18 @@ class OpenFile:
             os.close(self._descriptor)
         self._descriptor = -1
 
+    def goes_on_in(self, copy: int) -> bool:
+        """Whether an open file has the same bytes before this file's position."""
+        at = self.text.position - len(self._memory)
+        return bool(self._memory) and os.pread(copy, len(self._memory), at) == self._memory
+
+    def give_rest_to(self, path: str, copy: int, splitter: LineSplitter) -> OpenFile:
+        """The rest of this file, whose copy is open; the line that was begun ends there."""
+        made = OpenFile(path, copy, self._splitter, follow=False, say=self._say)
+        made.text.position = os.lseek(copy, self.text.position, os.SEEK_SET)
+        self._splitter = splitter
+        return made
+
     def _is_ready(self) -> bool:
         """Whether a pipe has something to read, or its end. One that nobody has opened waits."""
         ready = select.poll()
@@ -107,20 +134,24 @@ class OpenFile:
         else:
             self._memory = ((self._memory if moved == len(data) else b"") + data)[-_MEMORY_BYTES:]
 
-    def _rewind_if_cut(self) -> list[bytes]:
-        """Goes back to the start of a file that was cut; gives the line that was cut with it."""
+    def _rewind_if_cut(self) -> list[bytes] | None:
+        """Goes back to the start of a file that was cut; gives the line that was cut with it.
+
+        None if it was not cut.
+        """
         facts, position = os.fstat(self._descriptor), self.text.position
         if facts.st_size == position and facts.st_mtime_ns == self._changed_ns:
-            return []
+            return None
         self._changed_ns = facts.st_mtime_ns
         cut = facts.st_size < position
         if not cut and self._memory:
             cut = os.pread(self._descriptor, len(self._memory), position - len(self._memory)) != self._memory
         if not cut:
-            return []
-        self._say(f"{self._path} was cut or written anew after {position:,} bytes; it is read from its start")
+            return None
+        rest = self._on_cut(self)
+        self._say(f"{self._path} was cut or written anew after {position:,} bytes; it is read from its start{rest}")
         self.text.rewind()
-        self._memory = b""
+        self._memory = self.head = b""
         return self._splitter.end()
 
 
@@ -194,14 +225,35 @@ class Tail:
         self._complaint = ""
 
     def _opened(self, descriptor: int) -> OpenFile:
-        splitter = LineSplitter(f"--input {self.path}", LINE_BYTES_MAX, skips=self._skips)
         try:
-            file = OpenFile(self.path, descriptor, splitter, follow=self.follow, say=self._say)
+            return OpenFile(
+                self.path, descriptor, self._splitter(), follow=self.follow, say=self._say, on_cut=self._open_copy
+            )
         except BaseException:
             os.close(descriptor)
             raise
-        self._splitters.append(splitter)
-        return file
+
+    def _splitter(self) -> LineSplitter:
+        self._splitters.append(LineSplitter(f"--input {self.path}", LINE_BYTES_MAX, skips=self._skips))
+        return self._splitters[-1]
+
+    def _open_copy(self, file: OpenFile) -> str:
+        """Opens the copy of a file that was cut. Returns what is to be said of it."""
+        assert self._rotated is not None
+        paths, said = self._rotated.copies(file.head)
+        for path in paths:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError as error:
+                said.append(f"{path}: {error.strerror}")
+                continue
+            more = os.fstat(descriptor).st_size - file.text.position
+            if more >= 0 and file.goes_on_in(descriptor):
+                self._old.append(file.give_rest_to(path, descriptor, self._splitter()))
+                rest = f"; before that the {more:,} bytes more that its copy {path} has" if more else ""
+                return f"{rest}; lines may have been missed: {'; '.join(said)}" if said else rest
+            os.close(descriptor)
+        return f"; lines before the cut may have been missed: {'; '.join(said) or 'there is no copy of it'}"
 
     def _open_missed(self) -> None:
         """Opens the files that had the name since the last look, and says which can't be read."""
@@ -264,9 +316,9 @@ class Tail:
                 found += lines
                 if len(found) >= limit:
                     return found
-            if now - file.heard_ns > SILENCE_NS:
+            if file.is_ended or now - file.heard_ns > SILENCE_NS:
                 found += file.end()
-                if file.is_removed() or file is not self._old[-1]:
+                if file.is_ended or file.is_removed() or file is not self._old[-1]:
                     self._old.remove(file)
                     file.close()
         return found

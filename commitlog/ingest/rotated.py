@@ -18,7 +18,7 @@ from pathlib import Path
 
 _PART = r"([-._]?[0-9][0-9TZ:._-]*)"
 _COMPRESSED = r"(\.(?:gz|bz2|xz|zst|lz4))?"
-_HEAD_BYTES = 4096
+HEAD_BYTES = 4096
 _NUMBER_MOST = 10_000
 
 Identity = tuple[int, int]
@@ -77,6 +77,17 @@ class RotatedFiles:
             plain.sort(key=lambda one: one.order)
         return [one.path for one in plain], said
 
+    def copies(self, head: bytes) -> tuple[list[str], list[str]]:
+        """Paths of new files that begin like a file that was cut, and what cannot be read of them.
+
+        Who cuts a file in place, as copytruncate does, has made a copy of it just before.
+        """
+        known, there = self._known, self.look()
+        new = [one for one in there if not _is_same(known.get(one.identity), one.head)]
+        found = [one.path for one in new if not one.is_compressed and _is_same(head, one.head)]
+        others = {one.path: "compressed" if one.is_compressed else "begins otherwise" for one in new}
+        return found, [f"{path} is new and {why}; it is not read" for path, why in others.items() if path not in found]
+
     def _names(self) -> list[str]:
         try:
             return os.listdir(self._directory)
@@ -108,7 +119,7 @@ class RotatedFiles:
 def beginning(descriptor: int) -> bytes:
     """The first bytes of an open file; none where it has none, or can't be read."""
     try:
-        return os.pread(descriptor, _HEAD_BYTES, 0)
+        return os.pread(descriptor, HEAD_BYTES, 0)
     except OSError:
         return b""
 

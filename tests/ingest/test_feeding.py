@@ -218,7 +218,7 @@ def test_a_hole_before_a_writer_that_does_not_append(size: int, log: Path, tail:
             writer.write(b"more\n")
             assert read(tail) == [b"more"]
     assert f"{log}: {size:,} bytes from 0 on were never written; they are left out" in said
-    assert f"{log} was cut or written anew after {size:,} bytes; it is read from its start" in said
+    assert any(text.startswith(f"{log} was cut or written anew after {size:,} bytes; it is read from") for text in said)
 
 
 def test_a_hole_in_the_middle_and_one_at_the_end(log: Path, tail: Tail, said: list[str]) -> None:
@@ -410,7 +410,10 @@ def test_truncation(log: Path, tail: Tail, said: list[str], again: bytes) -> Non
         file.truncate(0)
         file.write(again)
     assert read(tail) == again.split(b"\n")[:-1]
-    assert said == [f"{log} was cut or written anew after 8 bytes; it is read from its start"]
+    assert said == [
+        f"{log} was cut or written anew after 8 bytes; it is read from its start; lines before the cut may have been "
+        f"missed: there is no copy of it"
+    ]
     append(log, b"next\n")
     assert read(tail) == [b"next"]
 

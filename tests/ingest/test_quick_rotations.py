@@ -96,3 +96,46 @@ def test_what_is_no_rotated_file(log: Path, tail: Tail, said: list[str]) -> None
     rotate(log, 1)
     assert read(tail) == [b"1"]
     assert "app.log.20251126" in " ".join(said)
+
+
+def cut(log: Path, lines: bytes, copy: str = "1") -> None:
+    """What is written after the last look is copied, and cut away, as copytruncate does."""
+    with log.open("ab") as file:
+        file.write(lines)
+    data = log.read_bytes()
+    log.with_name(f"{log.name}.{copy}").write_bytes(gzip.compress(data) if copy.endswith(".gz") else data)
+    with log.open("r+b") as file:
+        file.truncate(0)
+
+
+def test_what_a_cut_took_is_read_from_the_copy(log: Path, tail: Tail, said: list[str]) -> None:
+    """Lines, and the beginning of a line, that nobody had read; they come before the next ones."""
+    for number in range(2):
+        cut(log, b"before %d\nhalf" % number)
+        log.write_bytes(b"after %d\n" % number)
+        assert read(tail) == [b"before %d" % number, b"half", b"after %d" % number]
+    assert [text.partition("its start; ")[2] for text in said] == [
+        f"before that the {size} bytes more that its copy {log}.1 has" for size in (13, 13)
+    ]
+
+
+def test_a_cut_that_took_nothing_is_said_without_a_loss(log: Path, tail: Tail, said: list[str]) -> None:
+    """The copy has what was read, and no more."""
+    cut(log, b"")
+    log.write_bytes(b"1\n")
+    assert read(tail) == [b"1"]
+    assert said == [f"{log} was cut or written anew after 2 bytes; it is read from its start"]
+
+
+def test_what_a_cut_took_is_said_where_its_copy_can_not_be_read(log: Path, tail: Tail, said: list[str]) -> None:
+    """The copy is compressed; or it was cut twice, and only one copy goes on where we were."""
+    cut(log, b"lost\n", "1.gz")
+    log.write_bytes(b"1\n")
+    assert read(tail) == [b"1"]
+    cut(log, b"2\n", "3")
+    log.write_bytes(b"lost, too\n")
+    cut(log, b"", "2")
+    log.write_bytes(b"4\n")
+    assert read(tail) == [b"2", b"4"]
+    assert f"lines before the cut may have been missed: {log}.1.gz is new and compressed; it is not read" in said[0]
+    assert f"lines may have been missed: {log}.2 is new and begins otherwise; it is not read" in said[1]
