@@ -179,10 +179,9 @@ class Adoption:
                 row[word] = 0
         row[Lane.LOSSES] = losses
         _note_loss(row, 0)
-        self._recover(lane)
-        if kept := write_out_held(lane_directory, self._pool, row[Lane.WROTE], size, self.channel):
+        if kept := write_out_held(lane_directory, self._pool, size, self.channel):
             self.report(f"lane {lane}: {kept:,} bytes that were only in its write buffers are kept")
-            self._recover(lane)
+        self._recover(lane)
         row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]
         remove_buffers(self._pool, lane)
         row[Lane.SEGMENT_SIZE] = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -233,6 +234,34 @@ def test_what_only_buffers_have_is_kept(tmp_path: Path, caplog: pytest.LogCaptur
     assert "bytes that were only in its write buffers are kept" in caplog.text
     with commitlog.Reader(path) as reader:
         assert [message.value for message in reader] == [value] * 151
+
+
+@pytest.mark.parametrize("lost", [200, SEGMENT_BYTES, None])
+def test_what_the_disk_has_lost_is_taken_from_the_buffers(
+    lost: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flushed messages of which the file has zeros are no loss while the memory has them."""
+    path, values = tmp_path / "store", [b"%d" % number * 1000 for number in range(80)]
+    store = commitlog.Store.open(path, config_for(1))
+    positions = PositionsFile(StoreDirectory(path).lane_directory(0), "", DISK)
+    with commitlog.Producer(path) as producer:
+        for value in values:
+            receipt = producer.send("t", value)
+        receipt.wait("flushed")
+        wait_until(lambda: (known := positions.load()) is not None and known.flushed_where == receipt.end)
+        kill_store(store)
+        with control_of(path) as control:
+            control.row(0)[Lane.COMMITTED] = MOST
+    log = path / "lanes/0/commitlog"
+    if lost is None:
+        shutil.rmtree(log)
+    for file in log.glob("*"):
+        kept = max(receipt.end - lost - int(file.name), 0) if lost else 0
+        file.write_bytes(file.read_bytes()[:kept].ljust(SEGMENT_BYTES, b"\0"))
+    with commitlog.Store.open(path, config_for(1)):
+        assert "corruption" not in caplog.text
+        with commitlog.Reader(path) as reader:
+            assert [message.value for message in reader] == values
 
 
 def test_a_lane_that_is_held_waits_for_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
