@@ -42,6 +42,7 @@ handler that forks may run while the thread holds it.
 _POLL_SECONDS = 0.02
 _PATIENCE_SECONDS = 10
 _PID_BYTES_MAX = 32
+_PID_MAX = (1 << 31) - 1
 _PID_WAIT_SECONDS = 1
 
 _Taken = TypeVar("_Taken")
@@ -163,11 +164,12 @@ def write_holder(fd: int, channel: FileChannel) -> None:
 
 
 def holder_of(path: Path, channel: FileChannel) -> str:
-    """The pid in a lock file, or "?"."""
+    """The pid in a lock file, or "?" where none is there, or something that can't be one."""
     try:
-        return channel.read_file(path, _PID_BYTES_MAX).decode("ascii", "replace").strip() or "?"
+        text = channel.read_file(path, _PID_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError:
         return "?"
+    return text if text.isdigit() and int(text) <= _PID_MAX else "?"
 
 
 def present_holder_of(path: Path, channel: FileChannel) -> str:

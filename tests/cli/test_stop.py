@@ -86,12 +86,12 @@ def test_it_waits_no_longer_than_it_is_told_and_may_be_repeated(tmp_path: Path, 
 
 
 def test_a_process_that_is_not_the_supervisor_gets_no_signal(tmp_path: Path) -> None:
-    """A pid of another container means another process here, or none."""
+    """A pid of another container means another process here, or none; so does garbage."""
     store = tmp_path / "store"
     opened = commitlog.Store.open(store, {"store": {"segment_bytes": 1 << 16}})
     with subprocess.Popen(["sleep", "600"]) as other:
         supervisor = (store / "lock").read_text()
-        for pid in (other.pid, 999_999_999):
+        for pid in (other.pid, 999_999_999, "9" * 30, "\0not a pid"):
             (store / "lock").write_text(f"{pid}\n")
             with pytest.raises(StoreRefused, match="no process of this machine or container"):
                 stopped(store)
