@@ -51,6 +51,7 @@ CODES: dict[str, Severity] = {
     "file-not-copied": "degraded",
     "forwarder-waiting": "degraded",
     "clock-jumped": "degraded",
+    "stored-ahead": "degraded",
     "disk-high": "degraded",
     "disk-forces": "degraded",
     "disk-refuses": "degraded",
@@ -68,6 +69,8 @@ _RETENTION_CODES = {
     RetentionFlag.DISK_FORCES: ("disk-forces", "free space: readers lose what they have not read"),
     RetentionFlag.DISK_REFUSES: ("disk-refuses", "free space: producers wait, then raise DiskFull"),
 }
+_AHEAD_MS = 60_000
+"""Clocks of machines differ by less than this, so it is no jump."""
 _RESTARTS_MS = 600_000
 """A restart longer ago than this is forgotten."""
 _ENOUGH_BYTES = 4 << 30
@@ -144,6 +147,7 @@ def health(snapshot: StoreSnapshot, limits: HealthLimits = DEFAULT_LIMITS) -> He
         found += _replication(snapshot)
         found += _forwarders(snapshot)
         found += _retention(snapshot.statistics)
+        found += _ahead(snapshot)
     found += _room(snapshot, limits, {reason.code for reason in found})
     found += _damage(snapshot)
     return in_order(reason for reason in found if reason.code not in limits.ignored)
@@ -348,6 +352,23 @@ def _retention(facts: StoreStatistics) -> Iterator[Reason]:
     for flag, (code, way_out) in _RETENTION_CODES.items():
         if RETENTION_WORDS[flag] in warnings:
             yield _reason(code, RETENTION_WORDS[flag], way_out)
+
+
+def _ahead(snapshot: StoreSnapshot) -> Iterator[Reason]:
+    """The reason for lanes that were written to by a clock that was ahead.
+
+    The clock may be right again. The next messages of such a lane keep its last time, because times
+    in a lane never go back.
+    """
+    lanes = tuple(lane for lane, ahead_ms in snapshot.ahead_ms.items() if ahead_ms > _AHEAD_MS)
+    if lanes:
+        late = _time(max(snapshot.ahead_ms[lane] for lane in lanes))
+        text = f"{_name(lanes)}: the newest message is stored {late} later than now, and so are the next ones"
+        way_out = (
+            "set the clock if it is behind; if it was ahead, nothing of this goes for its age until then, and a search by "
+            "time finds too much: retention.max_bytes limits it"
+        )
+        yield _reason("stored-ahead", text, way_out, lanes=lanes)
 
 
 def _room(snapshot: StoreSnapshot, limits: HealthLimits, told: set[str]) -> Iterator[Reason]:

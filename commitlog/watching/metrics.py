@@ -276,6 +276,13 @@ LANE_METRICS = (
         _waits(lambda snapshot: snapshot.undispatched_ms),
     ),
     Metric(
+        "commitlog_lane_stored_ahead_seconds",
+        "gauge",
+        ("lane",),
+        "How much later than now its newest message is stored, by a clock that was ahead; 0: it is not",
+        _waits(lambda snapshot: snapshot.ahead_ms),
+    ),
+    Metric(
         "commitlog_lane_damaged_ranges",
         "gauge",
         ("lane",),

@@ -111,6 +111,8 @@ class StoreSnapshot:
     """Lanes that had messages, and whose files are gone."""
     usage: Mapping[str, ProcessUsage]
     """Stage → its process. Only those that run, and only where psutil is installed."""
+    ahead_ms: Mapping[int, float] = field(default_factory=dict)
+    """Lane → how much later than now its newest message is stored. Only such lanes."""
     servers: tuple[ServerStatistics, ...] = ()
     """The servers of `commitlog serve` that have the store, and what their clients have used."""
     replicas: tuple[ReplicaState, ...] = ()
@@ -171,6 +173,7 @@ class StoreWatch:
                 lane.lane for lane in statistics.lanes if is_lost(self.view, lane.lane, lane.first, lane.flushed)
             ),
             usage={} if self._only_health else _usage({one.stage: one.pid for one in statistics.stages if one.pid}),
+            ahead_ms=self._ahead(statistics),
             servers=() if self._only_health else tuple(running_servers(self.view.directory)),
             replicas=tuple(known_replicas(self.view.directory)),
             troubles=replication_troubles(self.view.directory),
@@ -235,6 +238,13 @@ class StoreWatch:
         behind = [lane for lane in statistics.lanes if lane.flushed > lane.dispatched]
         ages = {lane.lane: self._age_ms(lane.lane, lane.dispatched) for lane in behind}
         return {lane: age for lane, age in ages.items() if age is not None}
+
+    def _ahead(self, statistics: StoreStatistics) -> dict[int, float]:
+        control, now = self.view.control, self.clock.wall_ms()
+        if control is None:
+            return {}
+        newest = {lane.lane: control.row(lane.lane)[Lane.DISPATCHED_TIMESTAMP] for lane in statistics.lanes}
+        return {lane: float(stored_ms - now) for lane, stored_ms in newest.items() if stored_ms > now}
 
     def _age_ms(self, lane: int, where: int) -> float | None:
         """The age of the message at a log offset; None where no record begins there."""

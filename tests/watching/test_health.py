@@ -448,6 +448,17 @@ def test_each_warning_of_retention(good: StoreSnapshot, flag: RetentionFlag, cod
     assert [reason.code for reason in reasons] == ([code] if code else [])
 
 
+def test_messages_that_are_stored_later_than_now(shared_store: commitlog.Store) -> None:
+    """A clock was ahead: age and searches by time go wrong until then."""
+    clock = SetClock()
+    with StoreWatch(shared_store.path, clock, only_health=True) as watch:
+        for ahead_ms, found in ((30_000, ()), (86_400_000 * 365, ((0,),)), (-86_400_000 * 365, ())):
+            clock.wall = SetClock().wall - ahead_ms
+            reasons = health(watch.snapshot(), LIMITS).reasons
+            assert tuple(reason.lanes for reason in reasons if reason.code == "stored-ahead") == found
+    assert "stored-ahead" not in codes(shared_store.path)
+
+
 def test_a_disk_and_a_shared_memory_that_are_nearly_full(good: StoreSnapshot) -> None:
     """Where 4 GiB are free, nothing is."""
     gib = 1 << 30

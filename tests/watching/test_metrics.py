@@ -98,6 +98,7 @@ def example() -> StoreSnapshot:
         blocked_ms={0: 1.0},
         unflushed_ms={0: 1.0},
         undispatched_ms={0: 1.0},
+        ahead_ms={0: 1.0},
         damaged_ranges={0: 1},
         damaged_files=("1.json: not a schema of ours",),
         lost_lanes=(1,),
