@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,18 +29,19 @@ from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import queue_directories, unlink_below
 from commitlog.disk.mapped_file_queue import MappedFileQueue, unlink_segments_below
 from commitlog.disk.new_segment import NewSegment
-from commitlog.disk.quarantine import COPY_BYTES, Quarantine
+from commitlog.disk.quarantine import COPY_BYTES, Quarantine, noted_ranges
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.disk.topic_ends import load_ends
+from commitlog.disk.topic_ends import TopicEnds, load_ends
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
 from commitlog.inspecting.verify import NOT_A_DIRECTORY
 from commitlog.opening.lowered_marks import marks_within
 from commitlog.opening.new_pool import queue_file_bytes
+from commitlog.opening.noted_damage import NamedMessages, note_damage
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
-from commitlog.reading.log_scan import Gap, LogScan
+from commitlog.reading.log_scan import LogScan
 from commitlog.reading.queue_bounds import QueueBounds, total_of_ends
 from commitlog.reading.queue_order import LogOrder
 from commitlog.record.table import RecordTable
@@ -219,24 +220,32 @@ class LaneBackup:
                 repair.begin_rebuild(begin, self.source.end)
             order = LogOrder(lambda topic: self._next_offset(files, topic, begin))
             self._walk(log, begin, repair, order)
-            self.findings += [f"lane {self.source.number}: {finding}" for finding in repair.reach(self._known_ends())]
+            ends = self._known_ends()
+            self._find(repair.reach(ends.topics))
             repair.cut(self.source.end)
             repair.trim()
             first, end = self.source.first, self.source.end
-            for finding in keep_queue_ends(self.source.directory, files, first, end, self.channel):
-                self.findings.append(f"lane {self.source.number}: {finding}")
+            self._find(keep_queue_ends(self.source.directory, files, first, end, self.channel))
+            messages = NamedMessages(self.lane, first, end, self.channel, end, self.source.entries, ends)
+            quarantine = Quarantine(self.lane, self.size, self.channel)
+            if repair.gaps:
+                unnamed = [noted for noted in noted_ranges(self.source.directory, self.channel) if not noted.is_named]
+                self._find(note_damage(repair.gaps, messages, quarantine, anew=repair.is_rebuild, unnamed=unnamed))
             repair.finish()
         finally:
             files.close()
 
-    def _known_ends(self) -> Mapping[str, int]:
+    def _find(self, said: Iterable[str]) -> None:
+        self.findings += [f"lane {self.source.number}: {finding}" for finding in said]
+
+    def _known_ends(self) -> TopicEnds:
         """Where the store's topics ended at its last stop."""
         try:
             known = load_ends(self.source.directory, self.facts.id, self.channel)
         except DamagedFile as error:
-            self.findings.append(f"lane {self.source.number}: {error}")
-            return {}
-        return known.topics if known.end <= self.source.end else {}
+            self._find([str(error)])
+            return TopicEnds()
+        return known if known.end <= self.source.end else TopicEnds()
 
     def _queues_are_sound(self, files: QueueFiles, log: LogScan) -> bool:
         """Whether the queues have what the last backup has placed, so that new entries suffice."""
@@ -252,7 +261,7 @@ class LaneBackup:
         return end if is_known else None
 
     def _walk(self, log: LogScan, begin: int, repair: QueueRepair, order: LogOrder) -> None:
-        """Checks every record from `begin` on, places its entry, and notes what is damaged."""
+        """Checks every record from `begin` on, places its entry, and finds what is damaged."""
         for piece in log.pieces(begin):
             if isinstance(piece, RecordTable):
                 self.messages += len(piece)
@@ -266,10 +275,10 @@ class LaneBackup:
                 self._clear_behind(piece.start)
                 return
             else:
-                gap = replace(piece, end=self.source.end if piece.last else min(piece.end, self.source.end))
-                repair.gaps.append(gap)
+                repair.gaps.append(
+                    replace(piece, end=self.source.end if piece.last else min(piece.end, self.source.end))
+                )
                 order.pass_hole()
-                self._note(gap)
 
     def _note_disorder(self, table: RecordTable, order: LogOrder) -> None:
         """Names the first record that is not next in its queue."""
@@ -280,13 +289,6 @@ class LaneBackup:
             self.findings.append(
                 f"lane {self.source.number}: {file} at offset {where}: {reason}; `commitlog verify` lists all"
             )
-
-    def _note(self, gap: Gap) -> None:
-        """Notes damage as a recovery does: readers and the next start know it by the note."""
-        reason = gap.reason or "the segment file is missing"
-        quarantine = Quarantine(self.lane, self.size, self.channel)
-        said = quarantine.note_corruption(gap.file, gap.start, gap.end, reason)
-        self.findings.append(f"lane {self.source.number}: {said}")
 
     # ---- recording ------------------------------------------------------------------------------
 

@@ -41,8 +41,9 @@ class Damage:
 
         The range of a note that can't be read has no end.
         """
-        ranges = [(start, _ANYWHERE if end is None else end) for start, end in noted_ranges(lane_directory, channel)]
-        starts, ends = ([pair[index] for pair in ranges] for index in (0, 1))
+        ranges = list(noted_ranges(lane_directory, channel))
+        ends = [_ANYWHERE if noted.end is None else noted.end for noted in ranges]
+        starts = [noted.start for noted in ranges]
         return cls(np.array(starts, np.int64), np.maximum.accumulate(np.array(ends, np.int64)))
 
     def touches(self, where: Ints, size: Ints) -> Mask:

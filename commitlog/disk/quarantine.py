@@ -2,7 +2,8 @@
 
 The files are in `lanes/<number>/quarantine/`:
 
-    corrupt-<offset>.json         a damaged range that stays in place: file, offset, bytes, reason
+    corrupt-<offset>.json         a damaged range that stays in place: file, offset, bytes, reason,
+                                  and whether its messages are named
     torn-<offset>-<crc>.bin       the bytes that were after the log's end
     torn-<offset>-<crc>.json      the note that goes with them
     surplus-<offset>-<crc>.bin    what a segment file had beyond a segment's size
@@ -35,6 +36,7 @@ from commitlog.shm.layout import segment_start
 COPY_BYTES = 4 << 20
 """Files are copied, zeroed and written again in pieces of this size."""
 _PLAN = "cut.json"
+_NOTE_FIELDS = ("file", "offset", "bytes", "reason", "named")
 _CORRUPTION_NOTE = re.compile(r"corrupt-(\d{20})\.json")
 
 
@@ -69,22 +71,34 @@ class Quarantine:
 
     # ---- notes ----------------------------------------------------------------------------------
 
-    def note_corruption(self, file: str, offset: int, end: int, reason: str, *, anew: bool = False) -> str:
+    def note_corruption(
+        self, file: str, offset: int, end: int, reason: str, *, is_named: bool, anew: bool = False
+    ) -> str:
         """Notes a damaged range, and returns the line to report.
 
-        The bytes stay where they are. The same note is written once, but for `anew`: then its time
-        tells a start that queue offsets may be used again (opening/used_offsets.py).
+        `is_named` says whether the consume queues name all messages that were in the range. Nobody
+        learns that later, so a note that says no goes on to say so. A note that says yes does, too,
+        while the range is the same and the queues are.
+
+        The bytes stay where they are. The same note is written once, but for `anew`, where the
+        queues were built anew: then its time tells a start that queue offsets may be used again
+        (opening/used_offsets.py).
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         name = os.fsencode(file).decode(errors="backslashreplace")  # JSON has no place for odd bytes
-        note = {"file": name, "offset": offset, "bytes": end - offset, "reason": reason}
-        data = to_checked_json(note, indented=True)
         path = self.path / f"corrupt-{offset:020d}.json"
+        before = b""
         with contextlib.suppress(FileNotFoundError):
-            if self.channel.read_file(path) == data and not anew:
-                return said
-        self.channel.create_directory(self.path, below=self.lane_directory.path)
-        self.channel.replace_file(path, data)
+            before = self.channel.read_file(path)
+            known = _noted_range(offset, path, before)
+            if known.end == end and not anew:
+                is_named = known.is_named
+            is_named = is_named and known.is_named
+        note = {"file": name, "offset": offset, "bytes": end - offset, "reason": reason}
+        data = to_checked_json(note if is_named else note | {"named": False}, indented=True)
+        if data != before or anew:
+            self.channel.create_directory(self.path, below=self.lane_directory.path)
+            self.channel.replace_file(path, data)
         return said
 
     def keep_surplus(self, start: int, length: int) -> None:
@@ -250,16 +264,39 @@ def corruption_notes(lane_directory: LaneDirectory, channel: FileChannel) -> Ite
             yield int(found[1]), lane_directory.quarantine / name
 
 
-def noted_ranges(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[tuple[int, int | None]]:
-    """The damaged ranges [start, end) that notes tell of, in bytes of the log, ascending.
+@dataclass(frozen=True, slots=True)
+class NotedRange:
+    """A damaged range [start, end) of a log, as its note tells of it."""
 
-    If a note can't be read, only its name tells of the range, and the end is None.
+    start: int
+    end: int | None
+    """None if the note can't be read: only its name tells of the range."""
+    is_named: bool
+    """Whether the consume queues named all messages that were in it when the range was noted.
+
+    A note of an older version does not tell. Then it counts as yes.
     """
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether a part of the log range [start, end) is in it. One without an end goes on."""
+        return self.start < end and (self.end is None or start < self.end)
+
+
+def noted_ranges(lane_directory: LaneDirectory, channel: FileChannel) -> Iterator[NotedRange]:
+    """The damaged ranges that notes tell of, ascending."""
     for start, note in sorted(corruption_notes(lane_directory, channel)):
-        end = None
-        with contextlib.suppress(DamagedFile, OSError):
-            end = read_corruption_note(note, channel)[1]
-        yield start, end
+        try:
+            yield _noted_range(start, note, channel.read_file(note))
+        except OSError:
+            yield NotedRange(start, None, False)
+
+
+def _noted_range(start: int, note: Path, data: bytes) -> NotedRange:
+    try:
+        _, end = corruption_range(note, data)
+        return NotedRange(start, end, from_checked_json(data, _NOTE_FIELDS).get("named") is not False)
+    except DamagedFile:
+        return NotedRange(start, None, False)
 
 
 def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
@@ -267,10 +304,15 @@ def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
     return corruption_range(note, channel.read_file(note))
 
 
+def unnamed_note(data: bytes) -> bytes:
+    """The content of a note, but that it says that the consume queues do not name all messages."""
+    return to_checked_json(from_checked_json(data, _NOTE_FIELDS) | {"named": False}, indented=True)
+
+
 def corruption_range(note: Path, data: bytes) -> tuple[int, int]:
     """The range [start, end) that the content of a note tells of. Raises DamagedFile."""
     try:
-        said = from_checked_json(data, ("file", "offset", "bytes", "reason"))
+        said = from_checked_json(data, _NOTE_FIELDS)
         return int(said["offset"]), int(said["offset"]) + int(said["bytes"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(f"{note}: not a note of damage ({error}); remove it, then start again") from error

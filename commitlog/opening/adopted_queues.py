@@ -9,7 +9,6 @@ name their records. Queues that fail a check are built anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from commitlog.disk.consume_queue import ConsumeQueue
@@ -17,10 +16,11 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
-from commitlog.disk.topic_ends import load_ends
+from commitlog.disk.topic_ends import TopicEnds, load_ends
 from commitlog.errors import CorruptRecord, DamagedFile, PoolNotAdopted
 from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
+from commitlog.opening.noted_damage import NamedMessages, note_damage
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
 from commitlog.reading.log_begin import other_log
@@ -107,7 +107,6 @@ class AdoptedQueues:
         """
         files = QueueFiles(self.lane_directory, self.channel, self.file_bytes)
         repair = QueueRepair(files)
-        quarantine = Quarantine(self.lane_directory, self.segment_bytes, self.channel)
         try:
             repair.begin_rebuild(self.first, self.synced)
             segments = MappedFileQueue(self.lane_directory.commitlog, self.segment_bytes, self.channel)
@@ -118,29 +117,34 @@ class AdoptedQueues:
                         break
                     gap = replace(piece, end=min(piece.end, self.synced))
                     repair.gaps.append(gap)
-                    reason = gap.reason or "the segment file is missing"
-                    report(quarantine.note_corruption(gap.file, gap.start, gap.end, reason, anew=True))
                 else:
                     repair.place(piece, self.synced)
                 if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= self.synced:
                     break
-            for finding in repair.reach(self._known_ends(report)):
+            ends = self._known_ends(report)
+            for finding in repair.reach(ends.topics):
                 report(finding)
             repair.cut(self.synced)
             repair.trim()
+            messages = NamedMessages(
+                self.lane_directory, self.first, self.synced, self.channel, self.synced, self.counted, ends
+            )
+            quarantine = Quarantine(self.lane_directory, self.segment_bytes, self.channel)
+            for finding in note_damage(repair.gaps, messages, quarantine, anew=True):
+                report(finding)
             repair.finish()
         finally:
             files.close()
         return total_of_ends(self.lane_directory, self.first, self.synced, self.channel)
 
-    def _known_ends(self, report: Report) -> Mapping[str, int]:
+    def _known_ends(self, report: Report) -> TopicEnds:
         """The ends of topics at the last stop: lower limits of their present ends."""
         try:
             known = load_ends(self.lane_directory, self.store_id, self.channel)
         except DamagedFile as error:
             report(str(error))
-            return {}
-        return known.topics if known.end <= self.synced else {}
+            return TopicEnds()
+        return known if known.end <= self.synced else TopicEnds()
 
 
 def check_queues(

@@ -40,6 +40,7 @@ from commitlog.opening import Report
 from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.lost_files import gaps_of_files
 from commitlog.opening.lowered_marks import lower_marks
+from commitlog.opening.noted_damage import NamedMessages, note_damage
 from commitlog.opening.queue_check import QueueCheck
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair
@@ -196,19 +197,22 @@ class _Recovery:
         self._load_ends()
         walked, dispatched = self._walk(log, positions)
         walked_from = segment_start(max(positions.dispatched_where - 1, 0), self.size)
-        for gap in gaps_of_files(log, positions.first_where, walked_from, self.too_short):
-            self._note_corruption(replace(gap, end=self._resume_at(segments)) if gap.last else gap)
-        for gap in walked.corrupt:
-            self._note_corruption(gap)
+        gaps = [
+            replace(gap, end=self._resume_at(segments)) if gap.last else gap
+            for gap in gaps_of_files(log, positions.first_where, walked_from, self.too_short)
+        ] + walked.corrupt
         self._cut(log, walked)
         self._make_durable(walked.end)
         self.channel.sync_directory(self.lane_directory.commitlog)
-        for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim()):
+        first, counted = positions.first_where, (positions.dispatched_where, positions.entries)
+        limit = self.evidence.flushed if self.stopped_properly else walked.end
+        messages = NamedMessages(self.lane_directory, first, walked.end, self.channel, *counted, self.ends, limit)
+        notes = note_damage(gaps, messages, self.quarantine, anew=self.queue_repair.is_rebuild)
+        for finding in (*self.queue_repair.cut(walked.end), *self.queue_repair.trim(), *notes):
             self._find(finding)
         self.queue_repair.finish()
         if walked.end < self.ends.end:  # the log may come to this place again, with other messages
             self.channel.remove_file(self.lane_directory.ends_file)
-        first = positions.first_where
         offsets = IndexedOffsets(self.lane_directory, self.size, walked.end, -1, self.channel, self.store_id)
         for finding in lower_marks(offsets, first, dispatched):
             self._find(finding)
@@ -431,11 +435,6 @@ class _Recovery:
             begin = self.durable - self.durable % _PAGE_BYTES
             rewrite_log(self.lane_directory, self.size, begin, end, self.channel, self._progress)
             self.durable = end
-
-    def _note_corruption(self, gap: Gap) -> None:
-        reason = gap.reason or "the segment file is missing"
-        is_rebuild = self.queue_repair.is_rebuild
-        self._find(self.quarantine.note_corruption(gap.file, gap.start, gap.end, reason, anew=is_rebuild))
 
     def _carry_out(self, cut: Cut) -> None:
         """Carries a cut out.

@@ -189,7 +189,7 @@ class LocalIndex:
         """
         lanes = self.index.lanes.items()
         holes = [(lane, index.open_hole) for lane, index in lanes if index.queues and index.open_hole is not None]
-        holes += [(lane, where) for lane, index in lanes for where in index.nameless_holes]
+        holes += [(lane, where) for lane, index in lanes for where in (*index.nameless_holes, *index.passed_holes)]
         damaged = [f"lane {lane} is damaged from offset {where:,} on" for lane, where in holes]
         damaged += [f"nothing of lane {lane} can be read" for lane in self.index.left_out]
         places = ", ".join(damaged)

@@ -87,20 +87,28 @@ class LaneCursor:
                 self.where = min(self.where, self._place(topic, offset))
         if index.open_hole is not None and starts.wants_old(topics, index.lane):
             self.where = min(self.where, index.open_hole)  # it may have had the next message of any topic
-        self.where = min([self.where, *(hole for hole in index.nameless_holes if self._begins_before(hole, starts))])
+        wanted = index.queues if topics is None else topics
+        old = [topic for topic in wanted if starts.of(topic, index.lane) != LATEST]
+        holes = [hole for hole in index.nameless_holes if self._begins_before(hole, old)]
+        holes += [hole for hole in index.passed_holes if self._ends_before(hole, old)]
+        self.where = min([self.where, *holes])
         self._begin()
 
-    def _begins_before(self, hole: int, starts: QueueStarts) -> bool:
+    def _ends_before(self, hole: int, topics: Sequence[str]) -> bool:
+        """Whether one of the topics has no record behind the hole that begins at this log offset.
+
+        Then it may have had messages there. A record behind it would tell how many are lost.
+        """
+        ends = [(topic, self._index.queues.get(topic)) for topic in topics]
+        return any(known is None or self._place(topic, known.end - 1) < hole for topic, known in ends)
+
+    def _begins_before(self, hole: int, topics: Sequence[str]) -> bool:
         """Whether the hole that begins at this log offset may have had messages for this reader.
 
         It has none for a queue that was read or trimmed up to a record behind it.
         """
-        wanted = self._index.queues if self._topics is None else self._topics
-        old = [topic for topic in wanted if starts.of(topic, self._index.lane) != LATEST]
-        befores = [self._from.get(topic, 0) for topic in old]
-        return any(
-            not before or self._place(topic, before - 1) < hole for topic, before in zip(old, befores, strict=True)
-        )
+        befores = [(topic, self._from.get(topic, 0)) for topic in topics]
+        return any(not before or self._place(topic, before - 1) <= hole for topic, before in befores)
 
     def _place(self, topic: str, offset: int) -> int:
         """Finds the log offset from which a walk meets the record of this queue offset.

@@ -82,7 +82,9 @@ class LaneIndex:
         self.open_hole: int | None = None
         """Where a hole begins that no record follows. Nobody knows the topics of its messages."""
         self.nameless_holes: tuple[int, ...] = ()
-        """Where noted holes begin that no consume queue names. Nobody knows their topics either."""
+        """Where noted holes begin of which the consume queues do not name all messages."""
+        self.passed_holes: tuple[int, ...] = ()
+        """Where other holes begin, of which only records behind them tell."""
         self.first = -1
         """The log offset of the first record that was not deleted."""
         self._walked_to = -1
@@ -161,7 +163,7 @@ class LaneIndex:
         self.queues.clear()
         self._met.clear()
         self.limit, self.first, self._walked_to, self._indexed_to = 0, -1, -1, 0
-        self.records_end, self.open_hole, self.nameless_holes = 0, None, ()
+        self.records_end, self.open_hole, self.nameless_holes, self.passed_holes = 0, None, (), ()
 
     def _distrust(self, reason: str) -> None:
         """Stops using the consume queues of this lane.
@@ -195,6 +197,7 @@ class LaneIndex:
                 self._read_firsts(limits)
             else:  # nobody knows where the queues begin now
                 self.queues.clear()
+                self.passed_holes = ()
                 self._walked_to = limits.first
         self.first = max(self.first, limits.first)
         self.open_hole = None
@@ -206,6 +209,8 @@ class LaneIndex:
                 self._tell_of_nothing(piece)
             else:
                 self._hole_end = self._walked_to = piece.end
+                if not self.view.one_log and piece.end > self._indexed_to:
+                    self.passed_holes += (piece.start,)
         self.limit = limit
         self.records_end = min(self._walked_to, limit) if self.open_hole is None else limit
 
@@ -353,7 +358,8 @@ class LaneIndex:
     def _nameless_holes(self, first: int) -> Iterator[int]:
         """Damage may have been healed since it was noted, so the log itself is asked, too."""
         noted = nameless_damage(self.lane_directory, first, self.queues, self.queue, self.view.channel)
-        return (where for where in noted if self._is_in_hole(where, RECORD_BYTES_MIN))
+        limit = self.limit_now()
+        return (where for where in noted if where < limit and not self.holes.has_record(where))
 
     def record(self, topic: str, offset: int) -> Record:
         """The record of a queue offset below `indexed`.

@@ -102,6 +102,16 @@ class LogHoles:
         finally:
             self._let_go()
 
+    def has_record(self, where: int) -> bool:
+        """Whether a good record is at this place, by all its CRCs, or retention has deleted it."""
+        try:
+            self._opened().segments.refresh()
+            return self._opened().holds_record(where)
+        except FileNotFoundError:
+            return True
+        finally:
+            self._let_go()
+
     def _let_go(self) -> None:
         if self._scan is not None:
             self._scan.segments.let_go()

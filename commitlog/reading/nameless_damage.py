@@ -1,8 +1,9 @@
-"""Finds the damage of a log that no consume queue names.
+"""Finds the damage of a log that the consume queues do not name, or not for all lost messages.
 
 A start notes damage, and gives each lost message that it knows of an entry that names it. If the
-consume queues and `ends.json` were lost too, it knows of none. Then no entry leads a reader to the
-damage, and nobody knows the topics of its messages. So each reader has to be told of it.
+consume queues and `ends.json` were lost too, it knows of none, or only of those of topics that go
+on behind the damage. Then no entry leads the readers of the other topics to the damage, and nobody
+knows which topics these are. So each reader has to be told of it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ def nameless_damage(
     open_queue: Callable[[str], ConsumeQueue],
     channel: FileChannel,
 ) -> Iterator[int]:
-    """Gives the log offset where each noted range begins that no entry of these queues names.
+    """Gives the log offset where each noted range begins that may have unnamed messages.
 
-    The log begins at offset `first`: what ends before was deleted. A note that can't be read tells
-    only where its range begins.
+    That is so if its note says it, and if no entry of these queues names the range. The log begins
+    at offset `first`: what comes before was deleted. A note that can't be read tells only where its
+    range begins.
     """
-    for start, known_end in noted_ranges(lane_directory, channel):
-        end = start + 1 if known_end is None else known_end
-        if end > first and not any(_names(open_queue(topic), known, start, end) for topic, known in queues.items()):
-            yield start
+    for noted in noted_ranges(lane_directory, channel):
+        start, end = noted.start, noted.start + 1 if noted.end is None else noted.end
+        if end > first and not (
+            noted.is_named and any(_names(open_queue(topic), known, start, end) for topic, known in queues.items())
+        ):
+            yield max(start, first)
 
 
 def _names(queue: ConsumeQueue, known: QueueRange, start: int, end: int) -> bool:

@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> HandMadeStore:
     ReplicaFiles(made.directory).save(ReplicaState("standby", "replica", made.id, acknowledged={0: 1 << 14}))
     lane = made.directory.lane_directory(0)
     save_ends(lane, made.id, TopicEnds(made.lane(0).end, {"orders": 100}), DISK)
-    Quarantine(lane, made.segment_bytes, DISK).note_corruption("a segment", 1 << 40, 1 << 41, "a test's")
+    Quarantine(lane, made.segment_bytes, DISK).note_corruption("a segment", 1 << 40, 1 << 41, "a test's", is_named=True)
     made.directory.lane_directory(0).queue_path("typed").mkdir(parents=True)
     TopicSchemas(made.directory).declare("typed", declared_schema("a INT"), evolve=False)
     return made

@@ -18,6 +18,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import ReadingWarning
 from commitlog.inspecting.verify import verify_store
 from commitlog.record.crc import crc32
 from commitlog.record.record_layout import Buffer
@@ -38,8 +39,12 @@ def fill(store: commitlog.Store) -> None:
         producer.flush()
 
 
+def segments(copy: Path) -> list[Path]:
+    return sorted((copy / "lanes/0/commitlog").glob("[0-9]*"))
+
+
 def segment(copy: Path, number: int) -> Path:
-    return sorted((copy / "lanes/0/commitlog").glob("[0-9]*"))[number]
+    return segments(copy)[number]
 
 
 def lose(number: int) -> Callable[[Path], None]:
@@ -152,6 +157,27 @@ def test_damage_that_only_the_copy_has_noted_heals(scene: Scene, size: int) -> N
         check_equal(scene)
     assert not list(lane.quarantine.glob("corrupt-*"))
     assert verify_store(scene.copy).good
+
+
+def test_what_the_store_has_lost_is_told_by_a_new_copy(scene: Scene) -> None:
+    """Of a topic that ends in the damage, too: the log does not tell the copy of that."""
+    with scene.open() as store, store.producer() as producer:
+        for number in range(MESSAGES):
+            producer.send("orders", b"%d " % number * 256)
+            if number in (0, MESSAGES // 2):
+                producer.send("gone", b"the message")
+    (lost,) = (one for one in segments(scene.primary)[1:] if b"the message" in one.read_bytes())
+    lost.unlink()
+    with scene.open(), scene.follower():
+        await_copy(scene)
+        check_told(scene.copy)
+    promote(scene.copy)
+    check_told(scene.copy)
+
+
+def check_told(path: Path) -> None:
+    with pytest.warns(ReadingWarning, match="lane 0 is damaged from offset"):
+        assert commitlog.read_arrow(path, "gone").read_all().num_rows == 1
 
 
 class FullDisk(FileChannel):

@@ -102,7 +102,7 @@ def test_a_segment_that_is_lost_and_noted_is_sent_as_zeros(case: Case, place: st
     segment.unlink()
     if place == "a directory":
         segment.mkdir()
-    Quarantine(case.lane.directory, SEGMENT, DISK).note_corruption(str(segment), 0, SEGMENT, "missing")
+    Quarantine(case.lane.directory, SEGMENT, DISK).note_corruption(str(segment), 0, SEGMENT, "missing", is_named=True)
     room = memoryview(bytearray(b"x" * 2 * SEGMENT))
     assert LaneReader(case.log).read_into(room, 0) == SEGMENT
     assert not any(room[:SEGMENT])

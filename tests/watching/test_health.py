@@ -308,7 +308,7 @@ def test_messages_that_are_not_dispatched(shared_store: commitlog.Store) -> None
 def test_noted_damage(store: commitlog.Store) -> None:
     """It counts as long as the log has it."""
     quarantine = Quarantine(StoreDirectory(store.path).lane_directory(0), store.segment_bytes, DISK)
-    quarantine.note_corruption("a segment", 100, 200, "a test")
+    quarantine.note_corruption("a segment", 100, 200, "a test", is_named=True)
     reason = expect(store.path, "damage-noted", lanes=(0,))
     assert reason.way_out.startswith(f"`commitlog verify {store.path}` ")
     assert look(store.path, replace(LIMITS, ignored=frozenset({"damage-noted"}))) == Health("good")
