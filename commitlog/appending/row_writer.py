@@ -113,10 +113,7 @@ class RowWriter:
 
     def _append(self, taken: Taken) -> None:
         if self._is_kept_out():
-            if self._closed:
-                raise ForkedProducer(_OF_PARENT) if self._forked else ProducerClosed(_WAS_CLOSED)
-            self._rows.append(taken)
-            self._tell_inside()
+            self._collect_inside(taken)
             return
         with self._lock:
             if self._error is not None or self._closed:
@@ -143,6 +140,12 @@ class RowWriter:
         """Whether this thread must not wait for the lock."""
         return self._is_inside() and not self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
 
+    def _collect_inside(self, taken: Taken) -> None:
+        if self._closed:
+            raise ForkedProducer(_OF_PARENT) if self._forked else ProducerClosed(_WAS_CLOSED)
+        self._rows.append(taken)
+        self._tell_inside()
+
     def _tell_inside(self) -> None:
         """Wakes the thread that sends late rows, for a row that came inside a call of the producer.
 
@@ -151,6 +154,9 @@ class RowWriter:
         """
         if self._lock.acquire(timeout=_INSIDE_SECONDS):
             try:
+                if self._closed and self._rows:  # it came when `close` had sent the others
+                    self._rows.pop()
+                    raise ProducerClosed(_WAS_CLOSED)
                 if self._thread is None:
                     self._start_thread()
                 if self._is_idle:

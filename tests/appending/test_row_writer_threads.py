@@ -10,6 +10,8 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from commitlog.appending import row_writer
 from commitlog.appending.row_writer import RowWriter
 from commitlog.errors import ProducerClosed
@@ -19,13 +21,16 @@ from tests.waiting import wait_until
 NEVER = 3_600_000
 
 
+WITHOUT_LOCK = {function.__code__ for function in (RowWriter.append, RowWriter._collect_inside)}
+
+
 def at_instruction(number: int, act: Callable[[], object], work: Callable[[], None]) -> bool:
-    """Runs `work`, and `act` before this instruction of `RowWriter.append`. False: it has fewer."""
+    """Runs `work`, and `act` before this instruction of `append`. False: there are fewer."""
     left = number
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        if frame.f_code is not RowWriter.append.__code__:
+        if frame.f_code not in WITHOUT_LOCK:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -43,14 +48,27 @@ def at_instruction(number: int, act: Callable[[], object], work: Callable[[], No
     return left <= 0
 
 
-def test_a_close_between_any_two_instructions_of_append() -> None:
-    """The row is in the log, or its `append` raises and it is not."""
-    refused = 0
+def in_a_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("max_rows", [1, 5])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_close_between_any_two_instructions_of_append(is_inside: bool, max_rows: int) -> None:
+    """The row is in the log, or its `append` raises and it is not.
+
+    Also where it comes inside a call of the producer, and does not wait for the writer's lock.
+    """
+    refused, me = 0, threading.current_thread()
     for number in itertools.count(1):
-        log = Log()
-        rows = RowWriter(AsItIs(), log.messages_of, lambda timeout: None, NEVER, 5)
-        rows.append("before")
-        expected = ["before"]
+        log, expected = Log(), ["before"]
+        rows = RowWriter(
+            AsItIs(), log.messages_of, lambda timeout: None, NEVER, max_rows,
+            lambda: is_inside and threading.current_thread() is me,
+        )  # fmt: skip
+        in_a_thread(partial(rows.append, "before"))
 
         def append(rows: RowWriter = rows, expected: list[str] = expected) -> None:
             nonlocal refused
@@ -60,8 +78,8 @@ def test_a_close_between_any_two_instructions_of_append() -> None:
             except ProducerClosed:
                 refused += 1
 
-        goes_on = at_instruction(number, rows.close, append)
-        rows.close()
+        goes_on = at_instruction(number, partial(in_a_thread, rows.close), append)
+        in_a_thread(rows.close)
         assert log.rows == expected
         if not goes_on:
             break
