@@ -6,13 +6,14 @@ An error names file, key and value, and what is allowed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import tomllib
 from collections.abc import Mapping
 from fractions import Fraction
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -21,6 +22,9 @@ from commitlog.errors import ConfigError, IllegalArgument
 from commitlog.lines import printable
 from commitlog.quantities import address_of, bytes_of, nanoseconds_of
 from commitlog.shm.layout import LANE_ROWS
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _UNITS = {"_bytes": 1, "_ms": 1_000_000, "_hours": 3_600_000_000_000}
 """The end of a knob's name → its unit: 1 for bytes, or the unit's length in nanoseconds."""
@@ -84,16 +88,24 @@ def _number(key: str, value: Any, where: str) -> Any:
     return int(number)
 
 
+@functools.cache
+def _adapter() -> TypeAdapter[Config]:
+    """What checks values. To make it takes many times as long as to check them."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Config)
+
+
 def _validated(values: dict[str, Any], where: str) -> Config:
     values = _with_units(values, where)
     try:
         text = orjson.dumps(values)
     except TypeError as error:
         raise ConfigError(f"{where}: {error}; names are strings, values strings, whole numbers and booleans") from error
-    from pydantic import TypeAdapter, ValidationError  # a store with the defaults need not wait for it
+    from pydantic import ValidationError  # a store with the defaults need not wait for it
 
     try:
-        config = TypeAdapter(Config).validate_json(text)  # JSON: strict, and still dataclasses from objects
+        config = _adapter().validate_json(text)  # JSON: strict, and still dataclasses from objects
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem, where) for problem in error.errors())) from error
     size = config.store.segment_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -68,13 +69,19 @@ def reader_as_json(state: ReaderState) -> dict[str, Any]:
     return asdict(state) | {"behind": state.behind}
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """What checks values of this kind. To make it takes many times as long as to check them."""
+    return TypeAdapter(kind)
+
+
 def from_json(values: dict[str, Any]) -> Facts:
     """What `as_json` was made of. Raises ValueError."""
     topics = {lane["lane"]: lane["topics"] for lane in values["lanes"]}
     damage = values["index_damage"]
     return (
-        TypeAdapter(StoreStatistics).validate_python(values),
-        TypeAdapter(Topics).validate_python(topics),
-        TypeAdapter(list[ReaderState]).validate_python(values["readers"]),
+        _adapter(StoreStatistics).validate_python(values),
+        _adapter(Topics).validate_python(topics),
+        _adapter(list[ReaderState]).validate_python(values["readers"]),
         DamagedFile(damage) if damage else None,
     )
