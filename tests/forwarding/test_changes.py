@@ -18,7 +18,7 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
-from commitlog.forwarding import forwarder, session, targets
+from commitlog.forwarding import cluster, forwarder, session, targets
 from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.forwarder import Forwarder
@@ -172,8 +172,9 @@ def test_topics_are_made_while_others_are_forwarded(
     assert made == names[:3]
 
 
-def test_what_waits_grows_while_no_broker_answers(tmp_path: Path) -> None:
+def test_what_waits_grows_while_no_broker_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store tells how many messages wait, and for how long, although nothing moves."""
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 1.0)
     path = tmp_path / "store"
     directory = StoreDirectory(path)
 
@@ -203,6 +204,7 @@ def test_a_kafka_that_does_not_answer_is_said_to(
 ) -> None:
     """Without anything to forward, and in a commit that waits: the store's health says it."""
     monkeypatch.setattr(session, "_COMMIT_SECONDS", 1e6)
+    monkeypatch.setattr(cluster, "SILENT_SECONDS", 1.0)
     path, name = tmp_path / "store", kafka.new_name()
     kafka.create(name, 64)
 

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from commitlog.errors import TargetRefused
+from commitlog.forwarding import cluster as cluster_module
 from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forward_settings import settings_of
 from tests.serving.asking import Certificates
@@ -42,8 +43,9 @@ def tls_broker(certificates: Certificates) -> Iterator[int]:
             thread.join()
 
 
-def test_a_certificate_that_was_bad_for_a_while(tmp_path: Path) -> None:
+def test_a_certificate_that_was_bad_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster has done what it was asked since, by another broker: its refusal is forgotten."""
+    monkeypatch.setattr(cluster_module, "_CONNECT_SECONDS", 1.0)
     with tls_broker(Certificates(tmp_path)) as port:
         url = f"kafka://127.0.0.1:{port}"
         cluster = Cluster(settings_of("x", url, wait=True, properties={"security.protocol": "SSL"}))

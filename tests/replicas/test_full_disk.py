@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from commitlog.cli.app import app
 from commitlog.errors import DiskInputOutput, ReplicaNotAvailable, ReplicationTimeout
+from commitlog.replicas import replica
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
 from tests.faults.channel import FaultsDirectory, FaultyChannel, Rule
@@ -69,12 +70,15 @@ def stat(scene: Scene) -> str:
 
 
 @pytest.mark.parametrize("what", with_nightly(["a sync"], [what for what in FULL if what != "a sync"]))
-def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(scene: Scene, what: str) -> None:
+def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(
+    scene: Scene, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing counts as replicated that it does not have. The primary and its producers go on.
 
     It says once what it waits for, however often it tries, and though the store sends nothing for
     the first second of each connection.
     """
+    monkeypatch.setattr(replica, "_ROOM_SECONDS", 0.2)
     with scene.open(transfer_second_bytes=60_000) as store, store.producer() as producer, following(scene) as copy:
         producer.send("orders", b"first")
         wait_until(lambda: store.statistics().lanes[0].in_sync == 1, f"it is in sync: {copy.error}")
