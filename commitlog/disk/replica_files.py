@@ -62,6 +62,14 @@ class ReplicaState:
         return max(now_ms - self.behind_since_ms, 0) if self.behind_since_ms else 0
 
 
+def behind_since(known_ms: int, now_ms: int) -> int:
+    """The wall time since when something is behind: `known_ms`, or now where that is 0.
+
+    It is now, too, where the clock was set back: else it would be behind for 0 ms for a long time.
+    """
+    return min(known_ms or now_ms, now_ms)
+
+
 class ReplicaFiles:
     """The files of all replicas of a store. Only the HAService writes."""
 

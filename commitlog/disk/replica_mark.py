@@ -14,6 +14,7 @@ from pathlib import Path
 
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.locks import file_locked
+from commitlog.disk.replica_files import behind_since
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
 
@@ -48,6 +49,10 @@ class ReplicaMark:
         known = self.acknowledged
         if any(end > known.get(lane, 0) for lane, end in ends.items()):
             self.acknowledged = {lane: max(ends.get(lane, 0), known.get(lane, 0)) for lane in {**known, **ends}}
+
+    def note_behind(self, now_ms: int) -> None:
+        """Notes that it may lack something, at the wall time `now_ms`."""
+        self.behind_since_ms = behind_since(self.behind_since_ms, now_ms)
 
     def behind_ms(self, now_ms: int) -> int:
         """How long ago it had everything, at the wall time `now_ms`."""

@@ -219,7 +219,10 @@ class Incoming:
         have = {number: lane.durable for number, lane in self._lanes.items()}
         behind = sum(max(end - have.get(lane, 0), 0) for lane, end in self._ends.items())
         self._mark.behind_bytes = behind
-        self._mark.behind_since_ms = (self._mark.behind_since_ms or now_ms) if behind else 0
+        if behind:
+            self._mark.note_behind(now_ms)
+        else:
+            self._mark.behind_since_ms = 0
 
 
 def _sync(lanes: Iterable[LaneCopy]) -> None:

@@ -310,7 +310,7 @@ class Replica:
         for lane in self.lanes.values():
             lane.forget_pending()
         self.mark.connected = False
-        self.mark.behind_since_ms = self.mark.behind_since_ms or self._clock.wall_ms()
+        self.mark.note_behind(self._clock.wall_ms())
 
     def _greet(self, peer: ssl.SSLSocket) -> Welcome:
         """Says what is here, and takes what the store says of itself."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
-from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState, behind_since
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import DamagedFile
 from commitlog.shm.control_region import ControlRegion
@@ -154,7 +154,7 @@ class Peers:
         with self._lock:
             for state in self._states.values():
                 state.behind_bytes = _behind(state, lane_logs)
-                state.behind_since_ms = (state.behind_since_ms or now) if state.behind_bytes else 0
+                state.behind_since_ms = behind_since(state.behind_since_ms, now) if state.behind_bytes else 0
                 connections = [one for one in self._connections if one.peer_name == state.name]
                 lanes = (lane for lane in lane_logs if any(self.in_sync.is_member(one, lane) for one in connections))
                 state.in_sync = sorted(lanes)

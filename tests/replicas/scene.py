@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 import commitlog
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
@@ -106,14 +107,21 @@ class Scene:
             shutil.copytree(template / name, self.path / name)
 
     @contextmanager
-    def follower(self, directory: Path | None = None, *, port: int | None = None, name: str = "copy") -> Iterator[None]:
+    def follower(
+        self,
+        directory: Path | None = None,
+        *,
+        port: int | None = None,
+        name: str = "copy",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Iterator[None]:
         """A replica in this process, which is ended at the end.
 
         A command takes half a second of a core to start.
         """
         certificate, key = self.certificates.make(f"of-{name}")
         credentials = Credentials(certificate, key, self.certificates.authority)
-        kept = Replica(directory or self.copy, f"localhost:{port or self.port}", credentials, name)
+        kept = Replica(directory or self.copy, f"localhost:{port or self.port}", credentials, name, clock=clock)
         failures: list[BaseException] = []
 
         def keep() -> None:

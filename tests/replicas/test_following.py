@@ -7,6 +7,7 @@ from dataclasses import replace
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
+from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.replica_mark import load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.watching.health import Health, HealthLimits, health
@@ -61,6 +62,32 @@ def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None
     save_mark(directory, replace(mark, complete=False))
     (reason,) = health_of(scene).reasons
     assert reason.way_out == "start that again: it is not whole yet"
+
+
+class AheadClock(Clock):
+    """The clock of a machine that has booted with a wrong time."""
+
+    ahead_ms = 3_600_000
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+def test_a_copy_gets_older_after_its_clock_was_set_back(scene: Scene) -> None:
+    """Else health would call it good for as long as its clock was ahead."""
+    clock = AheadClock()
+
+    def behind_since() -> int:
+        mark = load_mark(StoreDirectory(scene.copy))
+        return mark.behind_since_ms if mark else 0
+
+    with scene.follower(clock=clock):
+        with scene.open() as store, store.producer() as producer:
+            producer.send("orders", b"first").wait("flushed", 60)
+            await_copy(scene)
+        wait_until(lambda: behind_since() > SYSTEM_CLOCK.wall_ms(), "the copy is alone")
+        clock.ahead_ms = 0
+        wait_until(lambda: 0 < behind_since() <= SYSTEM_CLOCK.wall_ms(), "its time is that of the clock")
 
 
 def health_of(scene: Scene) -> Health:

@@ -32,8 +32,8 @@ def store(tmp_path: Path, shm_root: Path) -> Iterator[IdleStore]:
         yield made
 
 
-def peers_of(store: IdleStore) -> Peers:
-    clock = SetClock()
+def peers_of(store: IdleStore, clock: SetClock | None = None) -> Peers:
+    clock = clock or SetClock()
     in_sync = InSync(store.control, 1, CONFIG, clock, lambda *_: None)
     return Peers(store.directory, store.facts, store.control, CONFIG, clock, in_sync, lambda _: None)
 
@@ -50,6 +50,18 @@ def test_a_replica_that_is_gone_keeps_its_file(store: IdleStore) -> None:
     ReplicaFiles(store.directory).save(ReplicaState("copy", "replica", store.facts.id, acknowledged={0: 100}))
     peers_of(store).look(lane_log(store, 300))
     assert [(state.name, state.behind_bytes) for state in known_replicas(store.directory)] == [("copy", 200)]
+
+
+def test_what_a_replica_lacks_gets_older_after_the_clock_was_set_back(store: IdleStore) -> None:
+    ReplicaFiles(store.directory).save(ReplicaState("copy", "replica", store.facts.id, acknowledged={0: 100}))
+    clock = SetClock()
+    peers = peers_of(store, clock)
+    peers.look(lane_log(store, 300))
+    clock.wall -= 3_600_000
+    peers.look(lane_log(store, 300))
+    clock.pass_seconds(40)
+    peers.look(lane_log(store, 300))
+    assert [state.behind_ms(clock.wall) for state in known_replicas(store.directory)] == [40_000]
 
 
 def test_a_replica_that_was_forgotten_stays_so_while_the_log_grows(store: IdleStore) -> None:
