@@ -37,3 +37,19 @@ def test_looks_that_take_long_come_seldom(tmp_path: Path, monkeypatch: pytest.Mo
     (shown,) = forwarders(store.directory)
     assert (shown.behind_messages, shown.updated_ms) == (3, clock.wall)
     assert shown.behind_ms > clock.wall - looks[-1]
+
+
+def test_what_waits_gets_older_after_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages have times that are still to come."""
+    clock = SetClock()
+    store = small_store(tmp_path / "store", rows=3, lanes=1, topics=("orders",))
+    clock.wall = 1_000_000
+    monkeypatch.setattr("commitlog.disk.forwarder_files.SYSTEM_CLOCK", clock)
+    source = Source(str(store.path), accept_loss=False)
+    progress = Progress(settings_of(store.path, "kafka://one"), source, clock, lambda: "")
+    progress.write(now=True)
+    clock.pass_seconds(40)
+    progress.close()
+    source.close()
+    (shown,) = forwarders(store.directory)
+    assert (shown.behind_messages, shown.behind_ms) == (3, 40_000)
