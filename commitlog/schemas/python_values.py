@@ -48,8 +48,9 @@ _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], _Kinds, _Kinds, str], ...] = 
 def wanted(kind: pa.DataType) -> str:
     """Describes the values of a type in words, for errors."""
     if pa.types.is_timestamp(kind):
-        zone = "without a time zone" if kind.tz is None else "with a time zone"
-        return f"a datetime {zone} and without nanoseconds"
+        if kind.tz is None:
+            return "a datetime without a time zone and without nanoseconds"
+        return "a datetime with a time zone and without nanoseconds, in the years 1 to 9999 of UTC"
     name = next(name for is_kind, _, _, name in _TAKEN if is_kind(kind))
     if pa.types.is_list(kind):
         return f"{name} where each item is {wanted(kind.value_type)}"
@@ -116,10 +117,12 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         has_zone = kind.tz is not None
         is_plain = classes <= {datetime.datetime}  # pandas' own have nanoseconds, and one that is none
-        without_zone = list(map(attrgetter("tzinfo"), found)).count(None)
-        return without_zone == (0 if has_zone else len(found)) and (
-            is_plain or not any(getattr(value, "nanosecond", 0) for value in found)
-        )
+        zones = list(map(attrgetter("tzinfo"), found))
+        if zones.count(None) != (0 if has_zone else len(found)):
+            return False
+        if has_zone and zones.count(datetime.UTC) < len(found) and not all(map(_is_in_calendar, found)):
+            return False
+        return is_plain or not any(getattr(value, "nanosecond", 0) for value in found)
     if pa.types.is_map(kind):
         pairs = [list(value.items()) if isinstance(value, dict) else value for value in found]
         return _are_pairs(chain.from_iterable(pairs), kind)
@@ -143,6 +146,17 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
 def _to_look_at(items: Any) -> Any:
     """The items of a list that have to be looked at: in an array of numpy all are of one class."""
     return items[:1] if isinstance(items, np.ndarray) and items.dtype.kind != "O" else items
+
+
+def _is_in_calendar(value: datetime.datetime) -> bool:
+    """Whether a time with a zone has a year that Python can have, 1 to 9999, in UTC, too."""
+    if 1 < value.year < 9999:
+        return True
+    try:
+        value.astimezone(datetime.UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 def _are_floats(values: list[Any]) -> bool:

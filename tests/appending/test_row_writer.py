@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -288,6 +288,11 @@ def test_a_row_that_does_not_fit_is_refused_by_its_own_append(live: commitlog.St
         assert ids(live, topic, len(BAD) + 2) == list(range(len(BAD) + 2))
 
 
+WEST = timezone(timedelta(hours=-14))
+EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
+"""In UTC it is in a year that Python does not have."""
+
+
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
@@ -296,7 +301,12 @@ def test_a_row_that_does_not_fit_is_refused_by_its_own_append(live: commitlog.St
         ("DOUBLE", [1e300, 1, math.nan], ["1", Decimal(1)]),
         ("DECIMAL(4,2)", [Decimal("1.25"), 3], [Decimal("1.255"), Decimal(100), 1.5]),
         ("DATE", [date.min, date.max], [datetime(2024, 1, 1)]),
-        ("TIMESTAMP", [datetime(2024, 1, 1, tzinfo=UTC), datetime.now(ZoneInfo("Europe/Berlin"))], [datetime.min]),
+        (
+            "TIMESTAMP",
+            [datetime(2024, 1, 1, tzinfo=UTC), datetime.now(ZoneInfo("Europe/Berlin")), EARLY.replace(tzinfo=WEST)],
+            [datetime.min, EARLY, EARLY.replace(year=9999, month=12, day=31, hour=23, tzinfo=WEST)],
+        ),
+        ("ARRAY<TIMESTAMP>", [[datetime(2024, 1, 1, tzinfo=UTC)]], [[EARLY]]),
         ("TIMESTAMP_NTZ", [datetime.min, datetime.max], [datetime(2024, 1, 1, tzinfo=UTC)]),
         ("STRING", ["", "ж\x00", "x" * 50_000], ["\udfff", b"x", 1]),
         ("BINARY", [b"", bytearray(b"x")], ["x", [1]]),
@@ -307,7 +317,7 @@ def test_what_append_takes_arrives_and_the_rest_is_refused(
     live: commitlog.Store, kind: str, good: list[Any], bad: list[Any]
 ) -> None:
     """As it does where all rows are given at once."""
-    topic = f"one-{kind.partition('(')[0]}"
+    topic = f"one-{kind.translate({ord(mark): '-' for mark in '(,)<>'})}"
     live.create_topic(topic, f"v {kind}")
     with commitlog.Producer(live.path) as producer, producer.rows(topic, linger_ms=NEVER) as rows:
         for value in bad:
