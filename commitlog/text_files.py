@@ -18,6 +18,7 @@ from commitlog.errors import InputError, MissingPackage, how_to_install
 
 _BZIP2 = [b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90")]
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"} | dict.fromkeys(_BZIP2, "bzip2")
+_NAMED_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lz4")
 _FOREIGN = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -124,6 +125,8 @@ class TextFile:
             foreign = "a tar archive"
         if foreign is not None:
             raise InputError(f"{self.name}: is {foreign}, no text in UTF-8; {_way_out(foreign)}")
+        if self.is_regular and not self.is_compressed and self.name.endswith(_NAMED_COMPRESSED):
+            self._say(f"{self.name} is not compressed, as its name says: it is read as the text that it is")
         if self.is_regular and data.startswith(_MARK):
             self._say(f"{self.name} begins with a byte order mark of UTF-8, which is left out")
             return data[len(_MARK) :]

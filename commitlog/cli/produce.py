@@ -9,7 +9,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -117,7 +117,7 @@ def produce(
         if reason:
             raise InputError(f"{name}: {reason}; nothing was sent")
     separator = unescaped(key_separator or "", "--key-separator")
-    how = _Sending(topic, key, separator, tags, dict(map(_pair, header or [])), rows=rows, skips=skip_long)
+    how = _Sending(topic, key, separator, tags, _headers(header or []), rows=rows, skips=skip_long)
     how.send_all(store, served_address(store, token_file, ca_file, cert_file, key_file), names, count, rate)
 
 
@@ -198,11 +198,18 @@ def _await_others(store: Store) -> None:
         SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE")
-    return name, value
+def _headers(texts: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE")
+        if name in found:
+            raise typer.BadParameter(
+                f"--header {text!r}: {name!r} is there twice; a message has one value for each name, as RocketMQ's have"
+            )
+        found[name] = value
+    return found
 
 
 @dataclass

@@ -162,6 +162,10 @@ def test_what_is_no_text_is_read_or_named(store: commitlog.Store, tmp_path: Path
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
     invoke("produce", store.path, "packed", tmp_path / "a.gz")
     assert [message.value for message in messages(store, "packed")] == [b"one", b"two"]
+    (tmp_path / "plain.gz").write_bytes(b"three\n")
+    said = CliRunner().invoke(app, ["produce", str(store.path), "packed", str(tmp_path / "plain.gz")]).output
+    assert "plain.gz is not compressed, as its name says: it is read as the text that it is" in said
+    assert messages(store, "packed")[-1].value == b"three"
     (tmp_path / "wide").write_bytes("one\n".encode("utf-16"))
     with pytest.raises(InputError, match=r"after 0 lines, .*/wide: is UTF-16, no text in UTF-8; `iconv -f UTF-16"):
         invoke("produce", store.path, "packed", tmp_path / "wide")
@@ -190,6 +194,7 @@ def test_a_standard_input_that_does_not_block_is_waited_for(store: commitlog.Sto
     ("words", "says"),
     [
         (("--header", "a"), "write NAME=VALUE"),
+        (("--header", "n=1", "--header", "n=2"), "'n' is there twice; a message has one value for each name"),
         (("-K", ""), "--key-separator is empty"),
         (("-K", ":", "--key", "k"), "--key-separator goes without --key"),
         (("--rate", "0"), "Invalid value"),
