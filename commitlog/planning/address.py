@@ -19,6 +19,7 @@ from commitlog.errors import IllegalArgument
 PORT = 4433
 _SCHEMES = {"commitlog": False, "commitlog+tls": True}
 _URL = re.compile(r"(commitlog(?:\+tls)?)://([^/?#]*)(?:/([^?#]*))?", re.IGNORECASE)
+_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _SHAPE = "give commitlog+tls://HOST:PORT/STORE"
 
@@ -115,6 +116,10 @@ def address_of(path: str | os.PathLike[str], credentials: Credentials, names: Cr
     called = asdict(names)
     given = [name for name, value in asdict(credentials).items() if value is not None]
     if not is_url(path):
+        if names is not OF_SPARK and isinstance(path, str) and _ANY_URL.match(path):  # Spark's may be file:///…
+            raise IllegalArgument(
+                f"{names.url}: {shown_url(path)}: not the URL of a store; {_SHAPE}, or the path of a directory"
+            )
         if given:
             raise IllegalArgument(
                 f"{called[given[0]]}: it is for a served store, commitlog+tls://…; {names.url} is a directory"

@@ -44,7 +44,8 @@ def open_topic(
         wanted = columns_of(topic, None if schema is None else schema.columns, columns, metadata=metadata)
         index.refresh()
         if schema is None and topic not in index.topics():
-            present = ", ".join(index.topics()) or "none"
+            typed = () if index.one_log else newest_schemas(place)  # one of them may have no rows yet
+            present = ", ".join(sorted({*index.topics(), *typed})) or "none"
             raise UnknownTopic(f"{index.path}: there is no topic {topic!r}; topics there are: {present}")
         chosen = replace(options, values="bytes" if schema is None else "columns")
         plan = index.plan(tuple(index.slices(ranges_between(index, [topic], start, end))), chosen)

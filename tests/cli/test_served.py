@@ -177,6 +177,7 @@ def test_what_is_wrong(store: HandMadeStore, served_base: str) -> None:
         (["topics", nowhere], StoreNotFound),
         (["stat", nowhere], StoreNotFound),
         (["stat", "commitlog://elsewhere/events"], IllegalArgument),
+        (["cat", "grpc://elsewhere/events"], IllegalArgument),
         (["cat", url, "--ca-file", "f"], IllegalArgument),
         (["topics", str(store.path), "--token-file", "f"], IllegalArgument),
     ]

@@ -202,6 +202,7 @@ def test_wrong_calls(typed: HandMadeStore, tmp_path: Path) -> None:
         (IllegalArgument, {"columns": ["missing"]}),
         (BadStart, {"start": "sometimes"}),
         (StoreNotFound, {"path": place_of(tmp_path / "nowhere")}),
+        (IllegalArgument, {"path": "grpc://localhost/orders"}),
     ]
     for kind, options in wrong:
         with pytest.raises(kind) as caught:
@@ -213,6 +214,8 @@ def test_a_schema_without_messages(typed: HandMadeStore) -> None:
     declare(typed, "empty", "id INT")
     expected = pa.table({"id": pa.array([], pa.int32())})
     assert table_of(typed, "empty").equals(expected)
+    with pytest.raises(UnknownTopic, match="topics there are: empty, orders"):
+        commitlog.read_arrow(place_of(typed.path), "missing")
     frame = pl.from_arrow(commitlog.read_arrow(place_of(typed.path), "empty"))
     assert isinstance(frame, pl.DataFrame)
     assert frame.equals(pl.DataFrame(expected))
