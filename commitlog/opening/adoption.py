@@ -16,7 +16,6 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased
-from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, PoolNotAdopted, disk_error
 from commitlog.opening import Report
@@ -24,10 +23,10 @@ from commitlog.opening.adopted_log import AdoptedLog, attach_buffers, has_other_
 from commitlog.opening.adopted_queues import check_queues
 from commitlog.opening.held_records import write_out_held
 from commitlog.opening.new_pool import queue_file_bytes, recover_into
-from commitlog.reading.log_begin import other_log
+from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
-from commitlog.shm.control_region import ControlRegion, counted_entries
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import LANE_ROW_WORDS, LANE_ROWS, Lane, segment_start
 from commitlog.shm.row_check import check_row
 from commitlog.shm.write_buffers import is_direct, remove_buffers
@@ -137,17 +136,15 @@ class Adoption:
         size, known = self.facts.segment_bytes, self.facts.lanes.get(lane_directory.number, 0)
         if wrong := check_row(row, size):
             return wrong
-        flushed, wrote, indexed = row[Lane.FLUSHED], row[Lane.WROTE], row[Lane.DISPATCH_SYNCED]
+        flushed, wrote = row[Lane.FLUSHED], row[Lane.WROTE]
         if flushed < known:
             return f"flushed is {flushed:,}, and store.json says {known:,}"
         with contextlib.suppress(OSError):  # the check of the files names it
             recorded = PositionsFile(lane_directory, self.facts.id, self.channel).load()
             if recorded is not None and flushed < recorded.flushed_where:
                 return f"flushed is {flushed:,}, and {lane_directory.positions_file} says {recorded.flushed_where:,}"
-            if counted_entries(row, indexed) < 0 and other_log(
-                MappedFileQueue(lane_directory.commitlog, size, self.channel), lane_directory, indexed
-            ):
-                return f"dispatch_synced is {indexed:,}, and a record lies across that place"
+            if wrong := damage_of_index_word(lane_directory, row, size, self.channel):
+                return wrong
         for start in range(segment_start(flushed, size), segment_start(wrote, size), size):
             end = (
                 start + size if is_direct(row, start // size) else row[Lane.DATA_END + start // size % row[Lane.SLOTS]]

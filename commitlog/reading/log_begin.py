@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.record.table import RecordTable
-from commitlog.shm.layout import segment_start
+from commitlog.shm.control_region import counted_entries
+from commitlog.shm.layout import Lane, segment_start
 
 
 def begin_of_log(log: LogScan, lane_directory: LaneDirectory, recorded: int | None, noted: int = 0) -> int:
@@ -79,6 +81,23 @@ def other_log(segments: MappedFileQueue, lane_directory: LaneDirectory, indexed:
         if (piece.end if isinstance(piece, Gap) else piece.buffer_start + piece.stop_position) >= indexed:
             break
     return ""
+
+
+def damage_of_index_word(
+    lane_directory: LaneDirectory, row: memoryview, segment_bytes: int, channel: FileChannel
+) -> str:
+    """Says what is wrong if no record ends at the word `dispatch_synced` of a lane; else "".
+
+    The dispatcher stores a place with a count of the entries up to it. So only a place without a
+    count may be garbage, and is looked at. Raises OSError.
+    """
+    indexed = row[Lane.DISPATCH_SYNCED]
+    if counted_entries(row, indexed) >= 0:
+        return ""
+    segments = MappedFileQueue(lane_directory.commitlog, segment_bytes, channel)
+    if not other_log(segments, lane_directory, indexed):
+        return ""
+    return f"dispatch_synced is {indexed:,}, and a record lies across that place"
 
 
 def _record_around(table: RecordTable, where: int) -> tuple[int, int] | None:

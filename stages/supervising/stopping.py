@@ -22,6 +22,7 @@ from commitlog.disk.topic_ends import TopicEnds, save_ends
 from commitlog.errors import CommitLogError
 from commitlog.opening.new_pool import flushed_ends
 from commitlog.opening.stray_pools import remove_pool
+from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.reading.queue_bounds import ends_of_queues
 from commitlog.shm.control_region import ControlRegion, counted_entries
 from commitlog.shm.layout import Lane, segment_start
@@ -144,7 +145,8 @@ def _close_lane(
     with lane_locked(lane_directory, control.region.path.parent, channel) as is_ours:
         if not is_ours:
             return f"lane {lane}: producer {row[Lane.LESSEE_PID]} still holds it"
-        if wrong := check_row(row, facts.segment_bytes):
+        size = facts.segment_bytes
+        if wrong := check_row(row, size) or damage_of_index_word(lane_directory, row, size, channel):
             return (
                 f"lane {lane}: its words in {control.region.path} are damaged ({wrong}): it was set aside; the next start "
                 f"recovers it from its files and its buffers"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -212,6 +214,27 @@ def test_a_place_of_the_index_that_no_record_ends_at(
                 row[Lane.DISPATCH_SYNCED] = 3
                 wait_until(lambda: not is_recorded or recorded() < end, "the file says something else")
                 kill_store(store)
+    commitlog.Store.open(path, config).close()
+    assert "lane 0: its words in " in caplog.text
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [b"0"]
+
+
+def test_a_stop_relies_on_no_place_of_the_index_that_no_record_ends_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dispatcher hangs, is killed, and does not mend it. The next start recovers the lane."""
+    path, config = tmp_path / "store", config_for(1)
+    config["supervisor"]["stop_timeout_ms"] = 500
+    store = commitlog.Store.open(path, config)
+    with commitlog.Producer(path) as producer:
+        end = producer.send("t", b"0").end
+        producer.flush("flushed", 60)
+    with control_of(path) as control:
+        wait_until(lambda: control.row(0)[Lane.DISPATCHED] == end, "it is indexed")
+        os.kill(pid_of(path, "dispatcher"), signal.SIGSTOP)
+        control.row(0)[Lane.DISPATCH_SYNCED] = 3
+    assert not store.close().drained
     commitlog.Store.open(path, config).close()
     assert "lane 0: its words in " in caplog.text
     with commitlog.Reader(path) as reader:
