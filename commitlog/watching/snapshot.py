@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.replica_files import ReplicaState, known_replicas
@@ -44,6 +44,8 @@ from commitlog.statistics import LaneStatistics, StoreStatistics, is_lost, store
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
 
+_REST = 50
+"""A look at all small files is followed by so many times its length without one."""
 _HEAD_BYTES = STORE_TIMESTAMP_AT + HOST_V6_MORE + I64.size
 """The bytes of a record up to and with its store timestamp."""
 
@@ -146,6 +148,8 @@ class StoreWatch:
     def __init__(self, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK, *, only_health: bool = False) -> None:
         self.view, self.clock, self._only_health = StoreView(path), clock, only_health
         self._index: TopicIndex | None = None
+        self._damaged_files: tuple[str, ...] = ()
+        self._files_again_ns = LONG_AGO_NS
 
     def snapshot(self) -> StoreSnapshot:
         """The store now. Raises the errors of the constructor."""
@@ -179,8 +183,16 @@ class StoreWatch:
             troubles=replication_troubles(self.view.directory),
             forwarders=tuple(forwarders(self.view.directory)),
             index_damage=index_damage,
-            damaged_files=tuple(refused_by_checksum(self.view.directory)),
+            damaged_files=self._look_at_files(),
         )
+
+    def _look_at_files(self) -> tuple[str, ...]:
+        """What is wrong with schemas and ends. Many take long, so the last look may count."""
+        now = self.clock.monotonic_ns()
+        if now >= self._files_again_ns:
+            self._damaged_files = tuple(refused_by_checksum(self.view.directory))
+            self._files_again_ns = now + _REST * (self.clock.monotonic_ns() - now)
+        return self._damaged_files
 
     def _look_at_index(self) -> tuple[tuple[TopicCount, ...], tuple[ReaderState, ...], str]:
         """Topics, readers, and why neither can be told: stages and producers go on without them."""

@@ -71,6 +71,26 @@ def test_the_time_since_a_flush_is_that_of_the_clock(running: Path) -> None:
     assert ages == [ages[0], pytest.approx((ages[0] or 0) + 10_000)]
 
 
+class SlowClock(SetClock):
+    """Whatever is done takes a millisecond at least."""
+
+    def monotonic_ns(self) -> int:
+        self.pass_seconds(0.001)
+        return super().monotonic_ns()
+
+
+def test_small_files_are_not_read_all_the_time(tmp_path: Path) -> None:
+    """Thousands of schemas would cost more than all else. Their damage is seen later."""
+    clock = SlowClock()
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, StoreWatch(store.path, clock) as watch:
+        store.create_topic("typed", "id BIGINT")
+        assert watch.snapshot().damaged_files == ()
+        (store.path / "topics/typed/1.json").write_bytes(b"{}")
+        assert watch.snapshot().damaged_files == ()
+        clock.pass_seconds(1)
+        assert len(watch.snapshot().damaged_files) == 1
+
+
 def test_only_health_has_readers_and_no_topics(running: Path) -> None:
     with StoreWatch(running, only_health=True) as watch:
         found = watch.snapshot()
