@@ -66,7 +66,7 @@ def read_rows(rows: Any) -> Columns | list[Any]:
         else:
             _refuse_polars_own(rows)
             table = _as_arrow(rows)
-            table.validate(full=True)
+            _refuse_invalid(table, rows)
             count, columns = table.num_rows, list(zip(table.column_names, table.columns, strict=True))
     except (*_NO_VALUE, NotImplementedError, ArithmeticError) as error:  # the last for a Decimal sNaN
         raise IllegalRow(f"{type(rows).__name__} of rows: {_one_line(error)}") from None
@@ -82,6 +82,19 @@ def read_rows(rows: Any) -> Columns | list[Any]:
 def fit(rows: Columns | list[Any], schema: TopicSchema) -> pa.Table:
     """What `as_table` does, of rows that were read."""
     return _table_of_rows(rows, schema) if isinstance(rows, list) else _fitted(rows, schema)
+
+
+def _refuse_invalid(table: pa.Table, rows: Any) -> None:
+    """Raises IllegalRow for a column whose buffers are not what Arrow's format says."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            raise IllegalRow(
+                f"{type(rows).__name__} of rows: the buffers of column {name} can't be right, so no row was sent; make the "
+                f"column anew from its values (Arrow: {_one_line(error)})"
+            ) from None
+    table.validate()
 
 
 def _refuse_polars_own(rows: Any) -> None:
