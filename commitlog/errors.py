@@ -527,6 +527,14 @@ class JavaNotFound(CommitLogError):
     """PySpark needs Java 17 or newer and none was found."""
 
 
+class PythonNotFound(CommitLogError):
+    """Spark's JVM can't start the Python that plans its reads (spark/java/PythonCommand.java)."""
+
+
+class PlannerFailed(CommitLogError):
+    """A Python process that Spark's JVM started for a read ended without an answer."""
+
+
 class ReadingWarning(UserWarning):
     """A store is in a state that `commitlog run` mends. The text says what is read until then."""
 

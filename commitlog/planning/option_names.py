@@ -15,7 +15,7 @@ _READ_OPTIONS = """
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
     maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
     includeHeaders columns isolation readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
-    mode columnNameOfCorruptRecord token tokenFile caFile certFile keyFile
+    mode columnNameOfCorruptRecord reader token tokenFile caFile certFile keyFile
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}
 _WRITE_OPTIONS = """

@@ -93,6 +93,8 @@ class SourceOptions:
     reader_name: str | None
     metadata: bool
     max_rows: int | None
+    by_python: bool
+    """Whether Python reads, even where the source in Java could."""
 
     @property
     def place(self) -> str | Address:
@@ -131,6 +133,7 @@ def options_of(path: str, address: Address | None, values: Mapping[str, str]) ->
         reader_name=_reader_name(values),
         metadata=boolean(values, "metadata", False),
         max_rows=whole_number(values, "maxRowsPerTrigger"),
+        by_python=choice(values, "reader", ("any", "python")) == "python",
     )
 
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.errors import OptionError
+from commitlog.planning.options import SourceOptions
 
 
 def spark_type(kind: pa.DataType) -> DataType:
@@ -24,6 +25,12 @@ HEADERS_TYPE = ALL_COLUMNS["headers"]
 def schema_of(names: Iterable[str]) -> StructType:
     """The schema with these columns, in this order."""
     return StructType([StructField(name, ALL_COLUMNS[name]) for name in names])
+
+
+def check_given(schema: StructType, options: SourceOptions) -> None:
+    """Raises OptionError if a user gave both a schema and option `columns`, and they differ."""
+    if "columns" in options.given and tuple(schema.names) != options.columns:
+        raise OptionError("option columns: give either it or .schema(...), not both")
 
 
 def check_schema(schema: StructType) -> None:

@@ -48,7 +48,7 @@ from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.places import open_index
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.spark.checkpoint_offsets import StreamOffset
-from commitlog.spark.columns import check_schema, schema_of
+from commitlog.spark.columns import check_given, check_schema, schema_of
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.server_wait import ServerWait
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
@@ -103,8 +103,7 @@ class CommitLogDataSource(DataSource):
     def _check(self, schema: StructType) -> None:
         check_names(self.options, SPELLING)
         check_read(self.parsed)
-        if "columns" in self.parsed.given and tuple(schema.names) != self.parsed.columns:
-            raise OptionError("option columns: give either it or .schema(...), not both")
+        check_given(schema, self.parsed)
         match self.parsed.read.values:
             case "bytes":
                 check_schema(schema)

@@ -1,0 +1,64 @@
+package commitlog.spark;
+
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.types.StructType;
+
+/** One scan of a frame, with the columns that a query needs. */
+final class LogScan implements Scan, Batch {
+    private final PlannedBatch planned;
+    private final StructType wanted;
+    private final ScanBuilder python;
+    private boolean isStream;
+
+    LogScan(PlannedBatch planned, StructType wanted, ScanBuilder python) {
+        this.planned = planned;
+        this.wanted = wanted;
+        this.python = python;
+    }
+
+    public StructType readSchema() {
+        return this.wanted;
+    }
+
+    public String description() {
+        return Provider.NAME + " (read by the JVM)";
+    }
+
+    /** A batch is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+        return this.isStream ? Scan.ColumnarSupportMode.PARTITION_DEFINED : Scan.ColumnarSupportMode.SUPPORTED;
+    }
+
+    /** Equal scans of one frame have the same rows, so that Spark reads them once. */
+    public boolean equals(Object other) {
+        return other instanceof LogScan && ((LogScan) other).planned == this.planned
+            && ((LogScan) other).wanted.equals(this.wanted);
+    }
+
+    public int hashCode() {
+        return 31 * System.identityHashCode(this.planned) + this.wanted.hashCode();
+    }
+
+    public Batch toBatch() {
+        return this;
+    }
+
+    /** A stream is of all columns: Spark prunes none of it. */
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        this.isStream = true;
+        return this.python.build().toMicroBatchStream(checkpoint);
+    }
+
+    public InputPartition[] planInputPartitions() {
+        return (InputPartition[]) this.planned.tasks();
+    }
+
+    public PartitionReaderFactory createReaderFactory() {
+        return new ReaderFactory(this.planned.plan(), this.wanted);
+    }
+}

@@ -1,0 +1,48 @@
+package commitlog.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.Map;
+import org.apache.spark.unsafe.Platform;
+
+/**
+ * What a loaded frame reads: planned at its first use, from the store's content at that moment.
+ *
+ * All scans of the frame share it, so that they have the same rows.
+ */
+final class PlannedBatch {
+    private final Map<String, String> options;
+    private ReadPlan plan;
+    private TaskSlices[] tasks;
+
+    PlannedBatch(Map<String, String> options) {
+        this.options = options;
+    }
+
+    synchronized ReadPlan plan() {
+        this.ask();
+        return this.plan;
+    }
+
+    synchronized TaskSlices[] tasks() {
+        this.ask();
+        return this.tasks;
+    }
+
+    private void ask() {
+        if (this.plan != null) {
+            return;
+        }
+        try {
+            JsonNode answer = Planner.ask(Planner.question("batch", this.options));
+            JsonNode found = Json.at(answer, "tasks");
+            TaskSlices[] made = new TaskSlices[found.size()];
+            for (int i = 0; i < made.length; i++) {
+                made[i] = new TaskSlices(Json.at(found, i));
+            }
+            this.tasks = made;
+            this.plan = new ReadPlan(answer);
+        } catch (CommitLogException error) {
+            Platform.throwException(error.ofPlan());
+        }
+    }
+}

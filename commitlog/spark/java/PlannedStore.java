@@ -1,0 +1,51 @@
+package commitlog.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.Objects;
+
+/** The store of a plan. Another one may take its place while rows are read. */
+final class PlannedStore {
+    private final Path file;
+    private final String id;
+    private Object inode;
+    private Object modified;
+
+    PlannedStore(String file, String id) {
+        this.file = Paths.get(file, new String[0]);
+        this.id = id;
+    }
+
+    /** Finds the store at its path, as it was planned. */
+    void open() throws IOException {
+        this.look();
+        if (this.inode == null) {
+            throw new Unreadable("no store at " + this.file);
+        }
+    }
+
+    /** Looks whether another store is there now. If none is there, open files are still the right ones. */
+    void look() throws IOException {
+        BasicFileAttributes facts;
+        try {
+            facts = (BasicFileAttributes) Files.readAttributes(this.file, BasicFileAttributes.class, new LinkOption[0]);
+        } catch (NoSuchFileException gone) {
+            return;
+        }
+        if (Objects.equals(facts.fileKey(), this.inode) && Objects.equals(facts.lastModifiedTime(), this.modified)) {
+            return;
+        }
+        JsonNode found = Json.of(new String(Files.readAllBytes(this.file), "UTF-8"));
+        if (!found.has("id") || !Json.text(found, "id").equals(this.id)) {
+            throw new Unreadable("another store at " + this.file);
+        }
+        this.inode = facts.fileKey();
+        this.modified = facts.lastModifiedTime();
+    }
+}

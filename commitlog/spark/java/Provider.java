@@ -1,0 +1,104 @@
+package commitlog.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Iterator;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+
+/**
+ * The format `commitlog`, found by its name where the jar is on Spark's class path.
+ *
+ * Spark makes one for each read and each write. The planner says whether the JVM can do the read.
+ * What it can't do, the Python source does, and so it also says what is wrong with options.
+ */
+public final class Provider implements TableProvider, DataSourceRegister {
+    static final String NAME = "commitlog";
+    private static final String[] SUBSCRIPTIONS = {"subscribe", "subscribePattern", "assign"};
+
+    private final PythonDataSourceV2 python = new PythonDataSourceV2();
+    private StructType inferred;
+    /** Why Python reads; empty if the JVM does. */
+    private String reason;
+
+    public Provider() {
+        this.python.setShortName(NAME);
+    }
+
+    public String shortName() {
+        return NAME;
+    }
+
+    /** Tells Spark to pass on a schema that the user gave. */
+    public boolean supportsExternalMetadata() {
+        return true;
+    }
+
+    public StructType inferSchema(CaseInsensitiveStringMap options) {
+        if (!isRead(options.asCaseSensitiveMap())) {
+            return this.python.inferSchema(options);
+        }
+        JsonNode answer = reading(options.asCaseSensitiveMap(), null);
+        this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
+        this.inferred = this.reason.isEmpty()
+            ? StructType.fromDDL(Json.text(answer, "schema")) : this.python.inferSchema(options);
+        return this.inferred;
+    }
+
+    /** The table of a read, with the user's own schema or the one of `inferSchema`; or of a write. */
+    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> options) {
+        Table table = this.python.getTable(schema, partitioning, options);
+        if (!isRead(options)) {
+            return table;
+        }
+        if (!schema.equals(this.inferred)) {
+            JsonNode answer = reading(options, schema);
+            this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
+        }
+        if (this.reason.isEmpty()) {
+            return new LogTable(schema, options, (SupportsRead) table);
+        }
+        return new ReadByPython(this.python, schema, this.reason);
+    }
+
+    /** Whether the options choose topics, as those of a read do. */
+    private static boolean isRead(Map<String, String> options) {
+        Iterator<String> names = options.keySet().iterator();
+        while (names.hasNext()) {
+            String name = (String) names.next();
+            for (int i = 0; i < SUBSCRIPTIONS.length; i++) {
+                if (name.equalsIgnoreCase(SUBSCRIPTIONS[i]) && options.get(name) != null) {
+                    return true;
+                }
+            }
+        }
+        return false;
+    }
+
+    /** The planner's answer: the schema of a read by the JVM, or the reason why Python reads. */
+    private static JsonNode reading(Map<String, String> options, StructType schema) {
+        ObjectNode question = Planner.question("reading", options);
+        if (schema != null) {
+            question.put("schema", schema.json());
+        }
+        try {
+            return Planner.ask(question);
+        } catch (CommitLogException error) {
+            if (error.name.equals("PythonNotFound")) {
+                Platform.throwException(error.ofFrame());
+            }
+            // otherwise the Python source says it, if it finds the same
+            ObjectNode answer = Json.MAPPER.createObjectNode();
+            answer.put("by_python", error.getMessage());
+            return answer;
+        }
+    }
+}

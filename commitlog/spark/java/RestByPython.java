@@ -1,0 +1,106 @@
+package commitlog.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedInputStream;
+import java.io.Closeable;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/**
+ * The rest of a task, read by a Python process (commitlog/spark/jvm_rest.py).
+ *
+ * It gives a stream of Arrow batches, and then a line: the error that ended it, or none.
+ */
+final class RestByPython implements Closeable {
+    private static final String MODULE = "commitlog.spark.jvm_rest";
+
+    private final Process process;
+    private final InputStream answer;
+    private final BufferAllocator allocator;
+    private final ArrowStreamReader stream;
+    private final String reason;
+
+    /** Reads the slices from what is left of number `first` on. The reason says why Java does not. */
+    RestByPython(ReadPlan plan, String[] columns, Slice[] slices, int first, long from, long walkFrom, String reason)
+            throws CommitLogException {
+        this.reason = reason;
+        this.process = PythonCommand.start(plan.interpreter, MODULE);
+        this.answer = new BufferedInputStream(this.process.getInputStream());
+        this.allocator = ArrowUtils.rootAllocator().newChildAllocator("commitlog", 0, Long.MAX_VALUE);
+        this.stream = new ArrowStreamReader(this.answer, this.allocator);
+        ObjectNode question = Json.MAPPER.createObjectNode();
+        question.put("plan", plan.forPython);
+        ArrayNode names = question.putArray("columns");
+        for (int i = 0; i < columns.length; i++) {
+            names.add(columns[i]);
+        }
+        ArrayNode rest = question.putArray("slices");
+        for (int i = first; i < slices.length; i++) {
+            slices[i].addTo(rest, i == first ? from : slices[i].start, i == first ? walkFrom : slices[i].walkFrom);
+        }
+        try {
+            OutputStream input = this.process.getOutputStream();
+            input.write((question + "\n").getBytes(StandardCharsets.UTF_8));
+            input.close();
+        } catch (IOException ended) { // the first batch says so
+            this.process.destroy();
+        }
+    }
+
+    /** The next batch; null at the end. */
+    ColumnarBatch batch() throws IOException {
+        boolean isThere;
+        try {
+            isThere = this.stream.loadNextBatch();
+        } catch (IOException ended) {
+            throw this.failed();
+        }
+        if (!isThere) {
+            this.checkEnd();
+            return null;
+        }
+        VectorSchemaRoot root = this.stream.getVectorSchemaRoot();
+        List<FieldVector> vectors = root.getFieldVectors();
+        ColumnVector[] columns = new ColumnVector[vectors.size()];
+        for (int i = 0; i < columns.length; i++) {
+            columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
+        }
+        return new ColumnarBatch(columns, root.getRowCount());
+    }
+
+    private void checkEnd() throws IOException {
+        String line = new String(this.answer.readAllBytes(), StandardCharsets.UTF_8);
+        if (line.isEmpty()) {
+            throw this.failed();
+        }
+        JsonNode outcome = Json.of(line);
+        if (outcome.has("error")) {
+            throw new CommitLogException(Json.text(outcome, "error"), Json.text(outcome, "words"));
+        }
+    }
+
+    private CommitLogException failed() {
+        return new CommitLogException("PlannerFailed", "the Python process that reads what Spark's JVM does not ("
+            + this.reason + ") ended without an answer; its own error is in the terminal of the executor. Option "
+            + "reader=python reads all by Python");
+    }
+
+    public void close() throws IOException {
+        this.process.destroy();
+        this.stream.close();
+        this.allocator.close();
+    }
+}

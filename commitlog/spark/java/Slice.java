@@ -1,0 +1,41 @@
+package commitlog.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import java.io.Serializable;
+
+/**
+ * The rows [start, end) of one topic in one lane: Slice of commitlog/columns/read_plan.py.
+ *
+ * Beside it are the directories that have its bytes.
+ */
+final class Slice implements Serializable {
+    private static final long serialVersionUID = 1;
+
+    final String topic;
+    final int lane;
+    final long start;
+    final long end;
+    final long walkFrom;
+    final long limit;
+    final String log;
+    final String queue;
+    final String quarantine;
+
+    Slice(JsonNode fields) {
+        this.topic = Json.text(fields, "topic");
+        this.lane = Json.at(fields, "lane").asInt();
+        this.start = Json.at(fields, "start").asLong();
+        this.end = Json.at(fields, "end").asLong();
+        this.walkFrom = Json.at(fields, "walk_from").asLong();
+        this.limit = Json.at(fields, "limit").asLong();
+        this.log = Json.text(fields, "log");
+        this.queue = Json.text(fields, "queue");
+        this.quarantine = Json.text(fields, "quarantine");
+    }
+
+    /** Adds what is left of the slice, as Python's Slice takes it. */
+    void addTo(ArrayNode slices, long from, long leftWalkFrom) {
+        slices.addArray().add(this.topic).add(this.lane).add(from).add(this.end).add(leftWalkFrom).add(this.limit);
+    }
+}

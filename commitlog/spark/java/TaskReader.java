@@ -1,0 +1,125 @@
+package commitlog.spark;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/**
+ * Reads the slices of one task, one after the other, batch by batch.
+ *
+ * Where a slice is not as good records are, Python reads the rest of the task, or says what is wrong.
+ */
+final class TaskReader implements PartitionReader {
+    private static final int ROOM_BYTES = 2 << 20;
+    private static final int KEPT_BYTES_MOST = 8 << 20;
+    /** Memory for the next tasks. The garbage collector is late to free such memory. */
+    private static final ConcurrentLinkedQueue<ByteBuffer> KEPT = new ConcurrentLinkedQueue<ByteBuffer>();
+
+    private final ReadPlan plan;
+    private final Slice[] slices;
+    private final StructType wanted;
+    private final ColumnBuilder builder;
+    private final PlannedStore store;
+    private int current;
+    private long nextOffset;
+    private long walkFrom;
+    private boolean isOpen;
+    private SliceReader reader;
+    private ByteBuffer room;
+    private RestByPython rest;
+    private ColumnarBatch batch;
+
+    TaskReader(ReadPlan plan, Slice[] slices, StructType wanted) {
+        this.plan = plan;
+        this.slices = slices;
+        this.wanted = wanted;
+        this.builder = new ColumnBuilder(wanted, plan.reservedNames, plan.reservedPrefix);
+        this.store = new PlannedStore(plan.storeFile, plan.storeId);
+        this.begin();
+    }
+
+    private void begin() {
+        if (this.current < this.slices.length) {
+            this.nextOffset = this.slices[this.current].start;
+            this.walkFrom = this.slices[this.current].walkFrom;
+        }
+    }
+
+    public boolean next() throws IOException {
+        try {
+            this.batch = this.rest == null ? this.readOrHandOver() : this.rest.batch();
+        } catch (CommitLogException error) {
+            throw error.ofTask();
+        }
+        return this.batch != null;
+    }
+
+    private ColumnarBatch readOrHandOver() throws IOException {
+        try {
+            return this.read();
+        } catch (ClosedByInterruptException taskEnds) {
+            throw taskEnds;
+        } catch (IOException reason) {
+            this.rest = new RestByPython(this.plan, this.wanted.fieldNames(), this.slices, this.current, this.nextOffset,
+                this.walkFrom, reason.getMessage());
+        }
+        return this.rest.batch();
+    }
+
+    /** The next batch of good records; null at the end. */
+    private ColumnarBatch read() throws IOException {
+        if (!this.isOpen) {
+            this.store.open();
+            this.room = (ByteBuffer) KEPT.poll();
+            if (this.room == null) {
+                this.room = ByteBuffer.allocateDirect(ROOM_BYTES);
+            }
+            this.isOpen = true;
+        }
+        while (this.current < this.slices.length) {
+            if (this.reader == null) {
+                this.reader = new SliceReader(this.slices[this.current], this.plan.segmentBytes, this.room);
+            }
+            CheckedRecords records = this.reader.batch();
+            if (records != null) {
+                ColumnarBatch made = this.builder.batch(records);
+                this.store.look();
+                this.nextOffset = records.nextOffset();
+                this.walkFrom = this.reader.walkFrom();
+                return made;
+            }
+            this.endSlice();
+        }
+        this.store.look();
+        return null;
+    }
+
+    private void endSlice() throws IOException {
+        this.room = this.reader.room();
+        this.reader.close();
+        this.reader = null;
+        this.current++;
+        this.begin();
+    }
+
+    public Object get() {
+        return this.batch;
+    }
+
+    public void close() throws IOException {
+        if (this.reader != null) {
+            this.endSlice();
+        }
+        if (this.room != null && this.room.capacity() <= KEPT_BYTES_MOST) {
+            KEPT.add(this.room);
+            this.room = null;
+        }
+        if (this.rest != null) {
+            this.rest.close();
+        }
+    }
+}

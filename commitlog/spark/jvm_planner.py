@@ -1,0 +1,162 @@
+"""Plans reads for the source in Java (commitlog/spark/java), as a child of Spark's driver.
+
+A question is a line of JSON on standard input, and its answer one on standard output. The process
+ends with its input. All planning is that of the Python source; only the form of the answers is new.
+
+    about "reading"  may the JVM read this?  → {"schema": …} or {"by_python": the reason}
+    about "batch"    plan its tasks          → what ReadPlan.java and Slice.java take
+
+A question has the options as Spark gives them. One about a reading also has the user's own schema,
+if there is one. An error of the project is {"error": its name, "words": its text}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from commitlog.columns.arrow_columns import COLUMN_TYPES
+from commitlog.columns.read_plan import ReadPlan, Slice
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import CommitLogError, DataLoss, ReadingWarning
+from commitlog.planning.option_checks import check_batch, check_read
+from commitlog.planning.option_names import SPELLING, check_direction, check_names, check_table
+from commitlog.planning.options import SourceOptions, parse_options
+from commitlog.planning.resolving import Resolver
+from commitlog.planning.store_index import LocalIndex
+from commitlog.reading.view import is_rocketmq_root
+from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
+
+Question = dict[str, Any]
+Answer = dict[str, Any]
+
+_DDL = {
+    pa.binary(): "BINARY",
+    pa.string(): "STRING",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.timestamp("us", "UTC"): "TIMESTAMP",
+}
+
+
+def main() -> None:
+    """Answers until the end of the input."""
+    warnings.simplefilter("always", ReadingWarning)  # a process that lives long would say each but once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, and the planner ends with it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    with _answers() as answers:
+        for line in sys.stdin:
+            question = json.loads(line)
+            try:
+                answer = _ABOUT[question["about"]](question)
+            except CommitLogError as error:
+                answer = {"error": type(error).__name__, "words": str(error)}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+
+@contextmanager
+def _answers() -> Iterator[TextIO]:
+    """Standard output for answers alone: whatever else is printed goes to standard error."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        yield answers
+
+
+def reading(question: Question) -> Answer:
+    """Whether the JVM may read this. Raises OptionError: the Python source then says it too."""
+    options = _options(question)
+    if reason := _why_by_python(options):
+        return {"by_python": reason}
+    given = question.get("schema")
+    if given is None:
+        return {"schema": ", ".join(f"{name} {_ddl(COLUMN_TYPES[name])}" for name in options.columns)}
+    from pyspark.sql.types import StructType  # costs as much as the rest: most reads give no schema
+
+    from commitlog.spark.columns import check_given, check_schema
+
+    schema = StructType.fromJson(json.loads(given))
+    check_given(schema, options)
+    check_schema(schema)
+    return {"schema": given}
+
+
+def _options(question: Question) -> SourceOptions:
+    """The checked options of a question. Raises OptionError."""
+    given = {name: value for name, value in question["options"].items() if value is not None}
+    check_table(given)
+    check_names(given, SPELLING)
+    check_direction(given)
+    options = parse_options(given)
+    check_read(options)
+    return options
+
+
+def _why_by_python(options: SourceOptions) -> str:
+    """Why the JVM can't read this; "" if it can."""
+    if options.by_python:
+        return "option reader=python"
+    if options.address is not None:
+        return "the path is a URL"
+    if options.read.values != "bytes":
+        return f"option values={options.read.values}"
+    if options.read.ignore_corrupt:
+        return "option ignoreCorruptRecords"
+    return "a RocketMQ store root" if is_rocketmq_root(options.path) else ""
+
+
+def _ddl(kind: pa.DataType) -> str:
+    """Spark's words for the type of a column."""
+    if pa.types.is_map(kind):
+        return f"MAP<{_ddl(kind.key_type)}, {_ddl(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{_ddl(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{field.name}: {_ddl(field.type)}' for field in kind)}>"
+    return _DDL[kind]
+
+
+def batch(question: Question) -> Answer:
+    """Plans the tasks of a batch. Raises what BatchReader.partitions raises."""
+    options = _options(question)
+    check_batch(options)
+    index = LocalIndex(options.path, options.read.isolation)
+    try:
+        index.refresh()
+        if index.one_log:
+            raise DataLoss(f"{options.path} was a store of ours and is a RocketMQ store root now; load it anew")
+        plans = Resolver(index, options).batch_plans()
+        common = index.plan((), options.read)
+    finally:
+        index.close()
+    return {
+        "store_file": str(StoreDirectory(common.path).file),
+        "store_id": common.store_id,
+        "segment_bytes": common.segment_bytes,
+        "reserved_names": sorted(RESERVED_NAMES),
+        "reserved_prefix": RESERVED_PREFIX,
+        "for_python": json.dumps(asdict(common)),
+        "tasks": [[_slice(plan, piece) for piece in plan.slices] for plan in plans],
+    }
+
+
+def _slice(plan: ReadPlan, piece: Slice) -> Answer:
+    """A slice with the directories of its bytes."""
+    lane = plan.lane_directory(piece.lane)
+    queue = lane.queue_path(piece.topic)
+    return asdict(piece) | {"log": str(lane.commitlog), "queue": str(queue), "quarantine": str(lane.quarantine)}
+
+
+_ABOUT: dict[str, Callable[[Question], Answer]] = {"reading": reading, "batch": batch}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Damage and loss under the JVM: the same errors as the Python source's, and never other rows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from pyspark.errors import PySparkException
+
+from commitlog.errors import CommitLogError, ReadingWarning
+from commitlog.spark.source import CommitLogDataSource
+from tests.builders.hand_made import HandMadeStore
+from tests.builders.random_damage import Damage, damage, damages
+from tests.nightly import with_nightly
+from tests.spark.jvm_frames import error_line, failure, harm, load, segment_of, store_of_all_kinds, store_of_one_lane
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW = settings(
+    max_examples=5,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller case would take hundreds of queries
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> HandMadeStore:
+    """No test changes it."""
+    return store_of_all_kinds(tmp_path_factory.mktemp("kinds") / "store")
+
+
+@pytest.fixture
+def own_store(tmp_path: Path) -> HandMadeStore:
+    return store_of_one_lane(tmp_path / "store")
+
+
+def note_damage(store: HandMadeStore) -> None:
+    """What recovery leaves behind for a record of which a byte of the body was harmed."""
+    harm(store, 41, 90)
+    quarantine = store.directory.lane_directory(3).quarantine
+    quarantine.mkdir()
+    (quarantine / f"corrupt-{store.lane(3).records[41].physical_offset:020}.json").write_text("{}")
+
+
+def put_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+HARMS: dict[str, Callable[[HandMadeStore], object]] = {
+    "size": lambda store: harm(store, 41, 2),
+    "magic": lambda store: harm(store, 1, 4),
+    "lane": lambda store: harm(store, 199, 15),
+    "queue offset": lambda store: harm(store, 42, 27),
+    "place": lambda store: harm(store, 42, 35),
+    "noted": note_damage,
+    "cut short": lambda store: os.truncate(segment_of(store, 100), 1000),
+    "segment missing": lambda store: segment_of(store, 100).unlink(),
+    "a directory in place": lambda store: put_directory(segment_of(store, 100)),
+}
+
+
+DAILY = ("size", "noted", "cut short")
+
+
+@pytest.mark.parametrize("what", with_nightly(DAILY, [what for what in HARMS if what not in DAILY]))
+def test_damage_is_an_error_in_the_python_source_s_words(
+    spark: SparkSession, own_store: HandMadeStore, what: str
+) -> None:
+    HARMS[what](own_store)
+    said = failure(load(spark, own_store.path).collect)
+    assert said == failure(load(spark, own_store.path, reader="python").collect)
+    assert re.match("(CorruptRecord|DamagedFile|DataLoss|UnknownTopic): ", said)
+
+
+def test_the_error_of_a_task_has_few_lines(spark: SparkSession, own_store: HandMadeStore) -> None:
+    harm(own_store, 41, 2)
+    with pytest.raises(PySparkException) as raised:
+        load(spark, own_store.path).collect()
+    assert len(str(raised.value).strip().splitlines()) <= 4, str(raised.value)
+
+
+def _taken_by_retention(store: HandMadeStore) -> None:
+    store.lane(3).publish(first=2 * store.segment_bytes)
+    for number in (0, 1):
+        store.directory.lane_directory(3).segment_path(number * store.segment_bytes).unlink()
+
+
+def _made_again(store: HandMadeStore) -> None:
+    shutil.rmtree(store.path)
+    HandMadeStore(store.path, store.segment_bytes).lane(3).append("orders", b"another")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_taken_by_retention, r"DataLoss: topic orders, lane 3: offset 0 was to be read and the first one kept is \d+"),
+        (_made_again, "DataLoss: .* was deleted and made again since this read was planned; load it anew"),
+        (lambda store: shutil.rmtree(store.path), "StoreNotFound: this executor does not see"),
+    ],
+    ids=["retention", "made again", "removed"],
+)
+def test_what_happens_between_the_plan_and_its_tasks(
+    spark: SparkSession, own_store: HandMadeStore, change: Callable[[HandMadeStore], None], message: str
+) -> None:
+    frame = load(spark, own_store.path)
+    assert frame.count() == 160
+    change(own_store)
+    assert re.match(message, failure(frame.collect))
+
+
+def test_a_loss_that_is_accepted(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """Rows that retention took are left out with failOnDataLoss=false, and all others are read."""
+    frame = load(spark, own_store.path, failOnDataLoss="false")
+    before = frame.collect()
+    _taken_by_retention(own_store)
+    kept = frame.collect()
+    assert 0 < len(kept) < len(before)
+    assert kept == before[-len(kept) :]
+
+
+class TaskReader:
+    """A task's reader in the JVM, which the test moves on batch by batch."""
+
+    def __init__(self, spark: SparkSession, path: Path, **options: str) -> None:
+        jvm: Any = spark._jvm
+        given = jvm.java.util.HashMap()
+        for name, value in ({"subscribe": "orders", "path": str(path)} | options).items():
+            given.put(name, value)
+        whole = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)
+        provider = jvm.commitlog.spark.Provider()
+        gateway: Any = spark.sparkContext._gateway
+        none = gateway.new_array(jvm.org.apache.spark.sql.connector.expressions.Transform, 0)
+        batch = provider.getTable(provider.inferSchema(whole), none, given).newScanBuilder(whole).build().toBatch()
+        (task,) = batch.planInputPartitions()
+        self._reader = batch.createReaderFactory().createColumnarReader(task)
+
+    def values(self) -> list[bytes]:
+        """The values of the next batch; [] at the end."""
+        if not self._reader.next():
+            return []
+        batch = self._reader.get()
+        return [bytes(batch.column(1).getBinary(row)) for row in range(batch.numRows())]
+
+    def read_to(self, found: list[bytes]) -> None:
+        """Adds all values that are left, and closes the reader, also if there is an error."""
+        try:
+            while values := self.values():
+                found += values
+        finally:
+            self._reader.close()
+
+
+@pytest.mark.parametrize("what", ["cut short", "removed", "made again"])
+def test_what_happens_while_a_task_reads(spark: SparkSession, own_store: HandMadeStore, what: str) -> None:
+    """A file that is cut short, and a store that is replaced, are errors; the JVM goes on."""
+    reader = TaskReader(spark, own_store.path)
+    first = reader.values()  # of the first segment
+    assert 0 < len(first) < 40
+    if what == "cut short":
+        os.truncate(segment_of(own_store, 0), 100)
+        os.truncate(segment_of(own_store, 100), 100)
+    elif what == "made again":
+        _made_again(own_store)
+    else:
+        shutil.rmtree(own_store.path)
+    rest: list[bytes] = []
+    with pytest.raises(Exception, match=r"commitlog\.errors\.(CorruptRecord|DataLoss|StoreNotFound)") as raised:
+        reader.read_to(rest)
+    assert ("made again" in str(raised.value)) == (what == "made again")
+    assert len(first) + len(rest) < 160
+    assert spark.range(3).count() == 3
+
+
+# ---- random damage -------------------------------------------------------------------------------
+
+
+def outcome_of(read: Callable[[], Any]) -> list[tuple[Any, ...]] | str:
+    """The rows, or the error's name and text."""
+    try:
+        return [(row["partition"], row["offset"], bytes(row["value"]), row["key"]) for row in read()]
+    except CommitLogError as error:
+        return f"{type(error).__name__}: {error}"
+    except PySparkException as error:
+        return error_line(error)
+
+
+def read_in_this_process(path: Path) -> list[dict[str, Any]]:
+    source = CommitLogDataSource({"path": str(path), "subscribe": "orders"})
+    reader = source.reader(source.schema())
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def check_damaged(spark: SparkSession, undamaged: HandMadeStore, damages: list[Damage], which: str) -> None:
+    with TemporaryDirectory(dir=undamaged.path.parent) as place:
+        path = Path(place) / "store"
+        shutil.copytree(undamaged.path, path)
+        damage(path / "lanes" / "0", damages, which)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReadingWarning)
+            expected = outcome_of(lambda: read_in_this_process(path))
+        assert outcome_of(load(spark, path).collect) == expected
+
+
+@pytest.mark.parametrize("which", ["commitlog", "consumequeue"])
+@settings(FEW)
+@given(damages=damages)
+def test_damage_never_gives_other_rows(
+    spark: SparkSession, store: HandMadeStore, which: str, damages: list[Damage]
+) -> None:
+    """Whatever happens to the files, the rows or the error are the Python source's."""
+    check_damaged(spark, store, damages, which)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("which", ["commitlog", "consumequeue"])
+@settings(FEW, max_examples=1_000)
+@given(damages=damages)
+def test_damage_never_gives_other_rows_many(
+    spark: SparkSession, store: HandMadeStore, which: str, damages: list[Damage]
+) -> None:
+    check_damaged(spark, store, damages, which)
