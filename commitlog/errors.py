@@ -535,6 +535,10 @@ class PlannerFailed(CommitLogError):
     """A Python process that Spark's JVM started for a read ended without an answer."""
 
 
+class JarNotUsable(CommitLogError):
+    """Spark's JVM can't read stores itself: its jar can't be built, or not be added."""
+
+
 class ReadingWarning(UserWarning):
     """A store is in a state that `commitlog run` mends. The text says what is read until then."""
 

@@ -79,7 +79,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "watching": "a snapshot of a store, for all the tools that show one; its health, its metrics",
     },
     {
-        "spark.launching": "a session that finds Java and Python, and starts quickly",
+        "spark.launching": "a session that finds Java and Python, starts quickly, and has its JVM read",
     },
     {
         "spark": "the format for Spark: source, sink, tasks",

@@ -74,6 +74,7 @@ EXCEPTIONS = {
         {"read_text", "write_text", "mkdir", "replace", "shutil.rmtree"},
         "a script in the user's cache",
     ),
+    "commitlog/spark/launching/format_jar.py": ({"tempfile.TemporaryDirectory"}, "classes, before they are a jar"),
     "commitlog/spark/launching/first_session.py": ({"tempfile.TemporaryDirectory"}, "a store of its own"),
     "commitlog/disk/memory_limit.py": ({"read_text"}, "limits of memory, which the kernel gives as files"),
     "commitlog/spark/launching/outside_settings.py": ({"read_text"}, "the user's files of Spark's settings"),

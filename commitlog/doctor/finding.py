@@ -36,6 +36,7 @@ class Code(StrEnum):
     STRAY_POOL = "stray-pool"
     JAVA = "java"
     SPARK_HOME = "spark-home"
+    SPARK_JAR = "spark-jar"
     WORKER_PYTHON = "worker-python"
     FILE_SYSTEM = "file-system"
     FILE_CALLS = "file-calls"

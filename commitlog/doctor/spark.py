@@ -1,4 +1,4 @@
-"""Checks of what a Spark session needs: Java, Spark's home, the Python of its workers.
+"""Checks of what a Spark session needs: Java, Spark's home, our jar, the Python of its workers.
 
 Where PySpark is not installed, there is nothing to say.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import commitlog
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
-from commitlog.errors import JavaNotFound
+from commitlog.errors import JarNotUsable, JavaNotFound
 
 _PROGRAM = "import sys, commitlog, pyspark; print(*sys.version_info[:2], commitlog.__version__, pyspark.__version__)"
 _PATIENCE_SECONDS = 60
@@ -50,6 +50,33 @@ def spark_home(here: Surroundings) -> Iterator[Finding]:
         yield problem(Code.SPARK_HOME, f"SPARK_HOME has Spark {versions[0]}, and PySpark is {pyspark}", remedy)
     else:
         yield good(Code.SPARK_HOME, f"SPARK_HOME has Spark {pyspark}, as PySpark has")
+
+
+def spark_jar(here: Surroundings) -> Iterator[Finding]:
+    """Whether Spark's JVM can read stores itself. A jar that is missing is built, and not kept."""
+    from commitlog.spark.launching.format_jar import compiled_jar, find_jar
+    from commitlog.spark.launching.java import find_java
+    from commitlog.spark.launching.jvm_reader import VARIABLE
+    from commitlog.spark.launching.spark_home import spark_home
+
+    if _pyspark() is None:
+        return
+    if here.variables.get(VARIABLE) == "off":
+        yield note(Code.SPARK_JAR, f"Python reads stores for Spark: {VARIABLE}=off", f"`unset {VARIABLE}`")
+        return
+    try:
+        java, home = find_java(here.variables), spark_home()
+        jar = find_jar(java.version, home)
+        if jar is None:
+            compiled_jar(java.runtime, home)
+    except JavaNotFound:
+        return  # the check of Java says it
+    except JarNotUsable as error:
+        yield note(Code.SPARK_JAR, f"Python reads stores for Spark: {error}", "it takes more time, and nothing else")
+    else:
+        yield good(
+            Code.SPARK_JAR, f"Spark's JVM reads stores itself, with {jar or 'a jar that the next session builds'}"
+        )
 
 
 def worker_python(here: Surroundings) -> Iterator[Finding]:

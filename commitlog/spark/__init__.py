@@ -13,12 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from commitlog.spark.launching.jvm_reader import use
     from commitlog.spark.launching.sessions import session
     from commitlog.spark.query_lag import lag
 
-__all__ = ["lag", "session"]
+__all__ = ["lag", "session", "use"]
 
-_HOMES = {"lag": "commitlog.spark.query_lag", "session": "commitlog.spark.launching.sessions"}
+_HOMES = {
+    "lag": "commitlog.spark.query_lag",
+    "session": "commitlog.spark.launching.sessions",
+    "use": "commitlog.spark.launching.jvm_reader",
+}
 
 
 def __dir__() -> list[str]:

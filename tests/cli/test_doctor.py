@@ -311,6 +311,16 @@ def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
     assert (found["severity"], "3.5.1" in found["text"]) == ("problem", True)
 
 
+@quick_spark
+def test_a_jar_that_cannot_be_built() -> None:
+    """Or that the user does not want: Python reads then, and that is no problem."""
+    (found,) = findings()["spark-jar"]
+    assert found["severity"] == "note"
+    assert "can't be built" in found["text"]
+    (found,) = findings(COMMITLOG_SPARK_JAR="off")["spark-jar"]
+    assert (found["severity"], found["text"]) == ("note", "Python reads stores for Spark: COMMITLOG_SPARK_JAR=off")
+
+
 @pytest.mark.nightly
 def test_a_python_for_workers_without_this_package(tmp_path: Path) -> None:
     bare = tmp_path / "python"

@@ -124,8 +124,8 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "a checkout")
 
 
-def put_java_without_an_archive(checkout: Checkout) -> None:
-    """Modules of the project that find Java, and can't make the archive of classes for it."""
+def put_java_that_is_not_prepared(checkout: Checkout) -> None:
+    """Modules of the project that find Java, and can't prepare Spark for it."""
     package = checkout.path / "commitlog" / "spark" / "launching"
     package.mkdir(parents=True)
     (package / "java.py").write_text(
@@ -138,16 +138,16 @@ def put_java_without_an_archive(checkout: Checkout) -> None:
 def test_life_of_an_environment(checkout: Checkout) -> None:
     """Made; found done at once; brought up to date; left alone by an update that fails.
 
-    It fails without a network, and where a hash is wrong. An archive of classes is made once Java
-    is found; if that fails, there is one line, and the setup is done.
+    It fails without a network, and where a hash is wrong. Spark is prepared once Java is
+    found; if that fails, there is one line, and the setup is done.
     """
-    put_java_without_an_archive(checkout)
+    put_java_that_is_not_prepared(checkout)
     code, said = checkout.setup()
     assert code == 0, said
     assert checkout.tiny_version == "1.0"
     assert "making .venv" in said
     assert "setup: Java for Spark: there\n" in said
-    assert said.endswith("setup: Spark starts without an archive of classes: no room\nsetup: done\n")
+    assert said.endswith("setup: Spark is not prepared: no room\nsetup: done\n")
 
     assert checkout.setup() == (0, "")
 

@@ -1,8 +1,9 @@
-"""Makes the archive of classes before anybody's first session (`scripts/setup` runs this module).
+"""Prepares Spark before anybody's first session (`scripts/setup` runs this module).
 
-A session does what most sessions do: it streams from a store into Parquet files. When its JVM ends,
-it writes the archive (class_data.py). This module waits for that. If there is an archive already,
-or none is wanted, it does nothing.
+It builds the jar that Spark's JVM reads stores with (format_jar.py), and makes the archive of
+classes. For that, a session does what most sessions do: it streams from a store into Parquet files,
+and reads some rows. When its JVM ends, it writes the archive (class_data.py), and this module waits
+for that. What is there already, or is not wanted, is not made.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commitlog.spark.launching import jvm_reader
 from commitlog.spark.launching.class_data import VARIABLE, sharing_options
 from commitlog.spark.launching.java import cache_directory, find_java
-from commitlog.spark.launching.sessions import session, spark_home
+from commitlog.spark.launching.sessions import session
+from commitlog.spark.launching.spark_home import spark_home
 from commitlog.store import Store
 
 if TYPE_CHECKING:
@@ -30,9 +33,14 @@ _BODY = b'{"name": "an apple", "weight": 0.2}'
 
 
 def main() -> None:
-    """Makes the archive. Raises what a session raises."""
-    if os.environ.get(VARIABLE, "make") != "make" or _is_made():
-        return
+    """Makes both. Raises what a session raises, and JarNotUsable."""
+    if os.environ.get(VARIABLE, "make") == "make" and not _is_made():
+        _make_archive()
+    if os.environ.get(jvm_reader.VARIABLE) != "off":
+        jvm_reader.jar_of_this_machine()
+
+
+def _make_archive() -> None:
     with tempfile.TemporaryDirectory() as directory:
         store = Path(directory, "store")
         with Store.open(store, _SMALL) as opened, opened.producer() as producer:
@@ -40,6 +48,7 @@ def main() -> None:
             producer.flush()
         spark = session(config=_CONFIG)
         _stream(spark, store, Path(directory, "table"))
+        spark.read.format("commitlog").option("subscribe", "orders").load(str(store)).limit(10).collect()
         _end(spark)
     _is_made()  # gives the draft its final name
 

@@ -146,11 +146,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
     If the user's home can't be used, it is below the temporary directory.
     """
-    default = Path(environment.get("HOME") or "/nonexistent", ".cache")
-    candidates = [
-        Path(environment.get("XDG_CACHE_HOME") or default, "commitlog"),
-        Path(tempfile.gettempdir(), f"commitlog-{os.getuid()}"),
-    ]
+    candidates = _cache_candidates(environment)
     for directory in candidates:
         if directory.is_absolute() and _make_private(directory):
             return directory
@@ -158,12 +154,33 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     raise JavaNotFound(f"no private place for a Java launcher in {tried}: set XDG_CACHE_HOME to a directory of yours")
 
 
+def private_directories(environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """The directories of that kind that are there.
+
+    In an image that is read-only, nobody can write to one of them, and what is in it is good.
+    """
+    return (path for path in _cache_candidates(environment) if path.is_absolute() and _is_private(path))
+
+
+def _cache_candidates(environment: Mapping[str, str]) -> tuple[Path, Path]:
+    default = Path(environment.get("HOME") or "/nonexistent", ".cache")
+    return (
+        Path(environment.get("XDG_CACHE_HOME") or default, "commitlog"),
+        Path(tempfile.gettempdir(), f"commitlog-{os.getuid()}"),
+    )
+
+
 def _make_private(directory: Path) -> bool:
     """Makes the directory. False if that fails, or if others could put a script into it."""
-    try:
+    with contextlib.suppress(OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _is_private(directory) and os.access(directory, os.W_OK | os.X_OK)
+
+
+def _is_private(directory: Path) -> bool:
+    """Whether it is a directory of this user's that nobody else can write to."""
+    try:
         found = directory.lstat()
     except OSError:
         return False
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-    return ours and os.access(directory, os.W_OK | os.X_OK)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -16,7 +16,9 @@ from commitlog.planning import session_zone
 from commitlog.spark.launching.class_data import sharing_options
 from commitlog.spark.launching.java import cache_directory, find_java
 from commitlog.spark.launching.jvm_memory import driver_memory
+from commitlog.spark.launching.jvm_reader import use_if_possible
 from commitlog.spark.launching.outside_settings import DRIVER_MEMORY, JAVA_OPTIONS, MASTER, NAME, outside_settings
+from commitlog.spark.launching.spark_home import spark_home
 from commitlog.spark.launching.worker_python import worker_python
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ def session(
     local session and its web page listen on this machine only; SPARK_LOCAL_IP names another
     address. Raises JavaNotFound.
 
+    Spark's JVM reads stores itself. Where it can't, Python reads, and a warning says why
+    (jvm_reader.py). COMMITLOG_SPARK_JAR=off in the environment has Python read.
+
     The first session of a Java and a Spark leaves an archive of classes in the user's cache. With
     it, later sessions start more quickly (class_data.py). Java's incubator module, which only MLlib
     uses, is left out, and so is Java's warning about it. To have both again, set
@@ -83,6 +88,7 @@ def session(
     with _environment(**({} if _java_runs() else _launch_variables(chosen, given) | zone)):
         made = builder.getOrCreate()
     _remove_socket_at_exit(made)
+    use_if_possible(made)
     return made
 
 
@@ -143,13 +149,6 @@ def _submit_options(more: str) -> dict[str, str]:
     """The variable with Java's options: ours for Java's log, then `more`, then the user's own."""
     options = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {more}{os.environ.get(_SUBMIT_OPTIONS, '')}"
     return {_SUBMIT_OPTIONS: options.strip()}
-
-
-def spark_home() -> Path:
-    """The home of the Spark that a session starts."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    return Path(_find_spark_home())
 
 
 def _remove_socket_at_exit(session: SparkSession) -> None:

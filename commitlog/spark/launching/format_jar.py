@@ -1,0 +1,128 @@
+"""The jar with which Spark's JVM reads stores itself: it is built where PySpark is.
+
+Its sources, in Java, are in this package (commitlog/spark/java). Janino is one of Spark's own jars.
+It compiles them on any Java, with no JDK and no download, in less than two seconds of a core. That
+is done once for each version of the sources, of Spark and of Java. The jar is kept in the user's
+cache, beside the archive of classes (class_data.py). It is written as a whole or not at all. Two
+processes that build it at the same time write the same bytes. The jar ends with a checksum of all
+before, and one that is damaged is built again. A jar has 100 KB and is never removed, because a
+query that has run for months still gives its own to new executors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from commitlog.disk.file_channel import DISK
+from commitlog.errors import JarNotUsable, JavaNotFound
+from commitlog.spark.launching.java import cache_directory, private_directories
+
+SOURCES = Path(__file__).parents[1] / "java"
+PROVIDER = "commitlog.spark.Provider"
+"""The class that Spark finds by the name of the format."""
+_COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"  # Janino's command line
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a short life: half of the CPU
+_PATIENCE_SECONDS = 300
+_LARGEST_BYTES = 1 << 26
+_ALWAYS = (1980, 1, 1, 0, 0, 0)
+"""The time of each file in the jar, so that its bytes depend on nothing else."""
+_CHECKSUM_LETTERS = hashlib.sha256().digest_size * 2
+
+
+def built_jar(runtime: Path, version: int, spark: Path) -> Path:
+    """The path of the jar, which is built if it is not there yet.
+
+    `runtime` and `version` are of the Java that Spark runs on, and `spark` is the home of Spark.
+    Raises JarNotUsable.
+    """
+    try:
+        found = find_jar(version, spark)
+        if found is None:
+            found = cache_directory() / _name(version, spark)
+            DISK.replace_file(found, compiled_jar(runtime, spark))
+    except (OSError, JavaNotFound) as error:
+        raise JarNotUsable(f"the jar for Spark's JVM can't be kept: {error}") from error
+    return found
+
+
+def find_jar(version: int, spark: Path) -> Path | None:
+    """The path of the jar if it is there and whole."""
+    name = _name(version, spark)
+    paths = (directory / name for directory in private_directories())
+    return next((path for path in paths if _is_whole(path)), None)
+
+
+def compiled_jar(runtime: Path, spark: Path) -> bytes:
+    """The bytes of a new jar. Raises JarNotUsable."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="commitlog-") as directory:
+            _compile(runtime, spark / "jars", Path(directory))
+            return _packed({**_files(SOURCES / "META-INF", SOURCES), **_files(Path(directory), Path(directory))})
+    except OSError as error:
+        raise JarNotUsable(f"the jar for Spark's JVM can't be built: {error}") from error
+
+
+def _compile(runtime: Path, jars: Path, target: Path) -> None:
+    """Runs Janino. In the directory of the jars, so that their names fit into an argument."""
+    names = sorted(jar.name for jar in jars.glob("*.jar"))
+    janino = [name for name in names if name.startswith(("janino-", "commons-compiler-"))]
+    where = ["-encoding", "UTF-8", "-classpath", os.pathsep.join(names), "-d", str(target)]
+    command = [str(runtime / "bin" / "java"), *_QUICK, "-cp", os.pathsep.join(janino), _COMPILER, "-g", *where]
+    try:
+        done = subprocess.run(
+            [*command, *map(str, sorted(SOURCES.glob("*.java")))],
+            cwd=jars,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JarNotUsable(f"the jar for Spark's JVM was not built in {_PATIENCE_SECONDS} s") from error
+    if done.returncode or not target.joinpath(*PROVIDER.split(".")).with_suffix(".class").exists():
+        said = done.stdout.decode(errors="replace").strip().splitlines()
+        raise JarNotUsable(f"the jar for the Spark in {jars.parent} can't be built: {said[-1] if said else 'no class'}")
+
+
+def _name(version: int, spark: Path) -> str:
+    """The name of the jar, made of all that its classes depend on."""
+    jars = [(jar.name, jar.stat().st_size) for jar in sorted((spark / "jars").glob("*.jar"))]
+    facts = repr((version, jars, _files(SOURCES, SOURCES)))
+    return f"commitlog-spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jar"
+
+
+def _files(directory: Path, base: Path) -> dict[str, bytes]:
+    """All files of a directory: their names, as they are seen from `base`, and their bytes."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(base)): DISK.read_file(path) for path in files}
+
+
+def _packed(files: dict[str, bytes]) -> bytes:
+    """A jar of these files. Its comment, which is its end, is the checksum of all before."""
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as jar:
+        for name, data in files.items():
+            jar.writestr(zipfile.ZipInfo(name, _ALWAYS), data, zipfile.ZIP_DEFLATED)
+        jar.comment = bytes(_CHECKSUM_LETTERS)
+    packed = buffer.getvalue()[:-_CHECKSUM_LETTERS]
+    return packed + _checksum(packed)
+
+
+def _is_whole(jar: Path) -> bool:
+    try:
+        data = DISK.read_file(jar, _LARGEST_BYTES)
+    except OSError:
+        return False  # it is not there, or can't be read: a new one is built
+    return data[-_CHECKSUM_LETTERS:] == _checksum(data[:-_CHECKSUM_LETTERS])
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
