@@ -1,0 +1,26 @@
+"""The sources in Java, where a JDK is: its compiler finds what Janino does not look for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from commitlog.spark.launching.format_jar import SOURCES
+
+JANINOS = "-rawtypes,-unchecked,-cast"
+"""What Janino's dialect of Java needs: it takes no result of a generic method without a cast."""
+OF_OTHERS = "-path,-classfile"
+"""Spark's own jars name jars that are not there, and lack annotations."""
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="no JDK: there is no javac on PATH")
+def test_javac_has_no_complaint(tmp_path: Path) -> None:
+    jars = Path(pyspark.__path__[0], "jars", "*")
+    warnings = [f"-Xlint:all,{JANINOS},{OF_OTHERS}", "-Werror", "-XDignore.symbol.file", "-proc:none"]
+    where: list[str | Path] = ["--release", "17", "-encoding", "UTF-8", "-cp", jars, "-d", tmp_path]
+    done = subprocess.run(["javac", *warnings, *where, *SOURCES.glob("*.java")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
