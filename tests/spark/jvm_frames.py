@@ -37,7 +37,9 @@ def plan_of(frame: DataFrame) -> str:
 def checksum(frame: DataFrame) -> tuple[int, int]:
     """The number of rows, and the sum of the hashes of all their columns."""
     columns = ["map_entries(properties)" if name == "properties" else name for name in frame.columns]
-    row = frame.selectExpr("count(*)", f"sum(CAST(xxhash64({', '.join(columns)}) AS DECIMAL(38, 0)))").first()
+    row = frame.selectExpr(
+        "count(*)", f"coalesce(sum(CAST(xxhash64({', '.join(columns)}) AS DECIMAL(38, 0))), 0)"
+    ).first()
     assert row is not None
     return int(row[0]), int(row[1])
 

@@ -6,14 +6,19 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 
 import commitlog.spark
 from commitlog.record import properties, record_layout
-from tests.builders.hand_made import HandMadeStore
+from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.leaks import describe, parent_and_state, pids
 from tests.spark.jvm_frames import (
     ALL,
@@ -21,7 +26,9 @@ from tests.spark.jvm_frames import (
     BY_PYTHON,
     LONG,
     checksum,
+    error_line,
     failure,
+    harm,
     load,
     plan_of,
     store_of_all_kinds,
@@ -32,6 +39,8 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,36 @@ def test_the_rows_are_the_python_source_s(
     by_jvm, by_python = map(checksum, frames)
     assert by_jvm == by_python
     assert by_jvm[0] > 50
+
+
+@pytest.mark.nightly
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(
+    options=st.fixed_dictionaries(
+        {"columns": st.lists(st.sampled_from(ALL.split(",")), min_size=1, unique=True).map(",".join)},
+        optional={
+            "subscribe": st.sampled_from(["orders", "other", LONG, f"orders,{LONG}"]),
+            "assign": st.sampled_from(['{"orders": [1]}', '{"orders": [0, 1], "other": [0]}']),
+            "isolation": st.sampled_from(["flushed", "committed"]),
+            "maxRecordsPerPartition": st.integers(1, 100),
+            "minPartitions": st.integers(1, 9),
+            "startingTimestamp": st.integers(BEGIN_MS, BEGIN_MS + 140_000),
+            "endingTimestamp": st.integers(BEGIN_MS, BEGIN_MS + 160_000),
+        },
+    )
+)
+def test_any_options(spark: SparkSession, store: HandMadeStore, options: dict[str, object]) -> None:
+    """The rows are the Python source's, and so is the error where options do not go together."""
+    given = options if "assign" in options else {"subscribe": "orders"} | options
+    by_jvm, by_python = (_outcome(spark, store, given | more) for more in ({}, {"reader": "python"}))
+    assert by_jvm == by_python
+
+
+def _outcome(spark: SparkSession, store: HandMadeStore, options: dict[str, object]) -> tuple[int, int] | str:
+    try:
+        return checksum(_load_as(spark, store, options))
+    except PySparkException as error:
+        return error_line(error)
 
 
 def _load_as(spark: SparkSession, store: HandMadeStore, options: dict[str, object]) -> DataFrame:
@@ -111,6 +150,66 @@ def test_a_frame_is_a_snapshot(spark: SparkSession, own_store: HandMadeStore) ->
     assert load(spark, own_store.path).count() == 161
 
 
+PUSHED = (
+    "offset = 5",
+    "offset <=> 5",
+    "offset BETWEEN 10 AND 20",
+    "10 > offset AND offset >= 3",
+    "offset > 9223372036854775806",
+    "offset <= -1",
+    "partition = 1",
+    "partition IN (1, 7)",
+    "partition <> 1 AND offset < 70",
+    "topic = 'orders'",
+    "topic IN ('other', 'nobody')",
+    "topic >= 'os'",
+    "topic <> 'orders' AND partition = 0",
+    "partition NOT IN (0, 7)",
+    "NOT topic > 'orders'",
+    "isnotnull(offset)",
+)
+LEFT = (
+    "offset IN (3, 60, 61)",
+    "NOT offset = 5",
+    "offset = 5 OR partition = 1",
+    "offset + 1 = 5",
+    "topic LIKE 'o%'",
+    "topic = key",
+    "isnull(partition)",
+    "offset NOT IN (1, 2)",
+    "timestamp >= '2023-11-14 22:14:00+00:00'",
+)
+
+
+def test_filters_that_are_pushed_keep_the_right_rows(spark: SparkSession, store: HandMadeStore) -> None:
+    """One frame is filtered in many ways, by filters of which only some are pushed, and joined."""
+    by_jvm = load(spark, store.path, subscribe="orders,other", maxRecordsPerPartition=37)
+    by_python = (
+        load(spark, store.path, subscribe="orders,other", reader="python")
+        .select("topic", "partition", "offset", "key", "timestamp")
+        .cache()
+    )
+    for condition in PUSHED + LEFT:
+        found, expected = (
+            frame.where(condition).select("topic", "partition", "offset").collect() for frame in (by_jvm, by_python)
+        )
+        assert sorted(found) == sorted(expected), condition
+        plan = plan_of(by_jvm.where(condition).select("value"))
+        assert bool(re.search(r"\bFilter\b", plan)) == (condition in LEFT), condition
+    both = by_jvm.where("offset < 9").union(by_jvm.where("offset > 50 AND partition = 0"))
+    assert both.count() == by_python.where("offset < 9 OR offset > 50 AND partition = 0").count()
+    assert by_jvm.count() == by_python.count()
+
+
+def test_rows_that_a_filter_leaves_out_are_not_read(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """Neither those with an entry nor those that are walked to."""
+    harm(own_store, 41, 2)
+    frame = load(spark, own_store.path)
+    assert [row[0] for row in frame.where("offset >= 150").select("offset").collect()] == list(range(150, 160))
+    assert frame.where("offset < 32").count() == 32
+    assert "CorruptRecord" in failure(frame.where("offset = 32").collect)
+
+
 def test_a_schema_of_the_user_s(spark: SparkSession, store: HandMadeStore) -> None:
     """It chooses columns; one that does not fit is an error in the Python source's words."""
     reader = spark.read.format("commitlog").option("subscribe", "orders")
@@ -151,10 +250,13 @@ def test_java_knows_the_layout_of_a_record() -> None:
 # ---- processes -----------------------------------------------------------------------------------
 
 
+def children(spark: SparkSession) -> set[int]:
+    """The processes that the session's JVM has started: planners, and daemons of Python workers."""
+    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark)}
+
+
 def planners(spark: SparkSession) -> list[int]:
-    """The planners of the session's JVM."""
-    own = [pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark)]
-    return [pid for pid in own if "jvm_planner" in describe(pid)]
+    return [pid for pid in children(spark) if "jvm_planner" in describe(pid)]
 
 
 def test_a_planner_that_dies_is_started_again(spark: SparkSession, store: HandMadeStore) -> None:
@@ -173,6 +275,27 @@ def test_no_python_worker_reads(spark: SparkSession, store: HandMadeStore) -> No
     """A batch of the JVM has no Python worker, so no row passes through one."""
     frame = load(spark, store.path)
     assert "Python" not in plan_of(frame)
-    before = {pid for pid in pids() if "pyspark" in describe(pid)}
+    before = children(spark)
     assert checksum(frame)[0] == len(store.rows("orders"))
-    assert {pid for pid in pids() if "pyspark" in describe(pid)} <= before
+    assert children(spark) <= before
+
+
+NOWHERE = """
+import sys
+import commitlog.spark
+spark = commitlog.spark.session(master="local[1]", config={"spark.pyspark.python": "/nowhere/python"})
+try:
+    spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1])
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("quick_java")
+def test_a_driver_without_python_says_so(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", NOWHERE, store.path], cwd=ROOT, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert "PythonNotFound: /nowhere/python can't be started" in done.stdout, done.stderr

@@ -1,5 +1,9 @@
 package commitlog.spark;
 
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -12,12 +16,14 @@ import org.apache.spark.sql.types.StructType;
 final class LogScan implements Scan, Batch {
     private final PlannedBatch planned;
     private final StructType wanted;
+    private final Predicate[] pushed;
     private final ScanBuilder python;
     private boolean isStream;
 
-    LogScan(PlannedBatch planned, StructType wanted, ScanBuilder python) {
+    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, ScanBuilder python) {
         this.planned = planned;
         this.wanted = wanted;
+        this.pushed = pushed;
         this.python = python;
     }
 
@@ -26,7 +32,7 @@ final class LogScan implements Scan, Batch {
     }
 
     public String description() {
-        return Provider.NAME + " (read by the JVM)";
+        return Provider.NAME + " (read by the JVM) PushedFilters: " + Arrays.toString(this.pushed);
     }
 
     /** A batch is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
@@ -37,7 +43,7 @@ final class LogScan implements Scan, Batch {
     /** Equal scans of one frame have the same rows, so that Spark reads them once. */
     public boolean equals(Object other) {
         return other instanceof LogScan && ((LogScan) other).planned == this.planned
-            && ((LogScan) other).wanted.equals(this.wanted);
+            && ((LogScan) other).wanted.equals(this.wanted) && Arrays.equals(((LogScan) other).pushed, this.pushed);
     }
 
     public int hashCode() {
@@ -55,7 +61,19 @@ final class LogScan implements Scan, Batch {
     }
 
     public InputPartition[] planInputPartitions() {
-        return (InputPartition[]) this.planned.tasks();
+        RowFilter[] filters = new RowFilter[this.pushed.length];
+        for (int i = 0; i < filters.length; i++) {
+            filters[i] = RowFilter.of(this.pushed[i]);
+        }
+        List<TaskSlices> kept = new ArrayList<TaskSlices>();
+        TaskSlices[] tasks = this.planned.tasks();
+        for (int i = 0; i < tasks.length; i++) {
+            TaskSlices cut = tasks[i].cut(filters);
+            if (cut != null) {
+                kept.add(cut);
+            }
+        }
+        return (InputPartition[]) kept.toArray(new InputPartition[0]);
     }
 
     public PartitionReaderFactory createReaderFactory() {

@@ -1,15 +1,20 @@
 package commitlog.spark;
 
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.types.StructType;
 
-/** Takes from Spark which columns a query needs. */
-final class LogScanBuilder implements SupportsPushDownRequiredColumns {
+/** Takes from Spark which columns and rows a query needs. */
+final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters {
     private final PlannedBatch planned;
     private final ScanBuilder python;
     private StructType wanted;
+    private Predicate[] pushed = new Predicate[0];
 
     LogScanBuilder(PlannedBatch planned, StructType schema, ScanBuilder python) {
         this.planned = planned;
@@ -21,7 +26,22 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns {
         this.wanted = required;
     }
 
+    /** Takes the filters that it keeps exactly. Returns the others, which Spark applies. */
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+        List<Predicate> taken = new ArrayList<Predicate>();
+        List<Predicate> left = new ArrayList<Predicate>();
+        for (int i = 0; i < predicates.length; i++) {
+            (RowFilter.of(predicates[i]) == null ? left : taken).add(predicates[i]);
+        }
+        this.pushed = (Predicate[]) taken.toArray(new Predicate[0]);
+        return (Predicate[]) left.toArray(new Predicate[0]);
+    }
+
+    public Predicate[] pushedPredicates() {
+        return this.pushed;
+    }
+
     public Scan build() {
-        return new LogScan(this.planned, this.wanted, this.python);
+        return new LogScan(this.planned, this.wanted, this.pushed, this.python);
     }
 }

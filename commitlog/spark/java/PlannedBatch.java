@@ -37,7 +37,7 @@ final class PlannedBatch {
             JsonNode found = Json.at(answer, "tasks");
             TaskSlices[] made = new TaskSlices[found.size()];
             for (int i = 0; i < made.length; i++) {
-                made[i] = new TaskSlices(Json.at(found, i));
+                made[i] = TaskSlices.of(Json.at(found, i));
             }
             this.tasks = made;
             this.plan = new ReadPlan(answer);

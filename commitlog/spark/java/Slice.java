@@ -34,6 +34,25 @@ final class Slice implements Serializable {
         this.quarantine = Json.text(fields, "quarantine");
     }
 
+    private Slice(Slice whole, long start, long end) {
+        this.topic = whole.topic;
+        this.lane = whole.lane;
+        this.start = start;
+        this.end = end;
+        this.walkFrom = whole.walkFrom;
+        this.limit = whole.limit;
+        this.log = whole.log;
+        this.queue = whole.queue;
+        this.quarantine = whole.quarantine;
+    }
+
+    /** The rows of this slice that are in [first, behind); null if there are none. */
+    Slice between(long first, long behind) {
+        long from = Math.max(this.start, first);
+        long to = Math.min(this.end, behind);
+        return from < to ? new Slice(this, from, to) : null;
+    }
+
     /** Adds what is left of the slice, as Python's Slice takes it. */
     void addTo(ArrayNode slices, long from, long leftWalkFrom) {
         slices.addArray().add(this.topic).add(this.lane).add(from).add(this.end).add(leftWalkFrom).add(this.limit);

@@ -1,0 +1,140 @@
+package commitlog.spark;
+
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.Not;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * A filter on topic, partition or offset. It cuts a slice to exactly the rows that it keeps.
+ *
+ * The plan is made before and stays as it is, so a frame may be filtered in many ways.
+ */
+final class RowFilter {
+    private final String column;
+    private final String operation;
+    private final Object[] values;
+    private final boolean isNegated;
+
+    private RowFilter(String column, String operation, Object[] values, boolean isNegated) {
+        this.column = column;
+        this.operation = operation;
+        this.values = values;
+        this.isNegated = isNegated;
+    }
+
+    /** The filter that a predicate of Spark's is; null if Spark has to filter. */
+    static RowFilter of(Predicate predicate) {
+        if (predicate instanceof Not) {
+            return of(((Not) predicate).child(), true);
+        }
+        return of(predicate, false);
+    }
+
+    private static RowFilter of(Predicate predicate, boolean isNegated) {
+        Expression[] parts = predicate.children();
+        if (parts.length == 0 || !(parts[0] instanceof NamedReference)) {
+            return null;
+        }
+        String[] names = ((NamedReference) parts[0]).fieldNames();
+        Object[] values = new Object[parts.length - 1];
+        for (int i = 0; i < values.length; i++) {
+            if (!(parts[i + 1] instanceof Literal)) {
+                return null;
+            }
+            values[i] = ((Literal) parts[i + 1]).value();
+        }
+        RowFilter made = new RowFilter(names[0], predicate.name(), values, isNegated);
+        return names.length == 1 && made.isExact() ? made : null;
+    }
+
+    private boolean isExact() {
+        switch (this.column) {
+            case "topic":
+                return this.isKnown(UTF8String.class, true);
+            case "partition":
+                return this.isKnown(Integer.class, true);
+            case "offset": // the rows that are kept are one range
+                return !this.isNegated && this.isKnown(Long.class, false);
+            default:
+                return false;
+        }
+    }
+
+    /** Whether the operation is known, and its values are of this type. */
+    private boolean isKnown(Class<?> type, boolean isMany) {
+        for (int i = 0; i < this.values.length; i++) {
+            if (!type.isInstance(this.values[i])) {
+                return false;
+            }
+        }
+        switch (this.operation) {
+            case "IS_NOT_NULL":
+                return !this.isNegated && this.values.length == 0;
+            case "IN":
+                return isMany && this.values.length > 0;
+            case "=":
+            case "<=>":
+            case "<":
+            case "<=":
+            case ">":
+            case ">=":
+                return this.values.length == 1;
+            default:
+                return false;
+        }
+    }
+
+    /** The rows of a slice that the filter keeps; null if it keeps none. */
+    Slice cut(Slice slice) {
+        if (this.values.length == 0) {
+            return slice;
+        }
+        if (this.column.equals("offset")) {
+            return this.cutOffsets(slice);
+        }
+        for (int i = 0; i < this.values.length; i++) {
+            int order = this.column.equals("topic")
+                ? UTF8String.fromString(slice.topic).compareTo((UTF8String) this.values[i])
+                : Integer.compare(slice.lane, ((Integer) this.values[i]).intValue());
+            if (this.holds(order)) {
+                return this.isNegated ? null : slice;
+            }
+        }
+        return this.isNegated ? slice : null;
+    }
+
+    private boolean holds(int order) {
+        switch (this.operation) {
+            case "<":
+                return order < 0;
+            case "<=":
+                return order <= 0;
+            case ">":
+                return order > 0;
+            case ">=":
+                return order >= 0;
+            default:
+                return order == 0;
+        }
+    }
+
+    private Slice cutOffsets(Slice slice) {
+        long value = ((Long) this.values[0]).longValue();
+        long behind = value == Long.MAX_VALUE ? value : value + 1; // no row has that offset
+        switch (this.operation) {
+            case "<":
+                return slice.between(slice.start, value);
+            case "<=":
+                return slice.between(slice.start, behind);
+            case ">":
+                return slice.between(behind, slice.end);
+            case ">=":
+                return slice.between(value, slice.end);
+            default:
+                return slice.between(value, behind);
+        }
+    }
+}
