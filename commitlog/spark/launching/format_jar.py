@@ -27,6 +27,7 @@ PROVIDER = "commitlog.spark.Provider"
 """The class that Spark finds by the name of the format."""
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"  # Janino's command line
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a short life: half of the CPU
+_OPTIONS_OF_USERS = {"JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"}  # they may name another collector
 _PATIENCE_SECONDS = 300
 _LARGEST_BYTES = 1 << 26
 _ALWAYS = (1980, 1, 1, 0, 0, 0)
@@ -77,6 +78,7 @@ def _compile(runtime: Path, jars: Path, target: Path) -> None:
         done = subprocess.run(
             [*command, *map(str, sorted(SOURCES.glob("*.java")))],
             cwd=jars,
+            env={name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_USERS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
