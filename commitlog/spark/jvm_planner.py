@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TextIO
@@ -39,12 +39,12 @@ from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 Question = dict[str, Any]
 Answer = dict[str, Any]
 
-_DDL = {
-    pa.binary(): "BINARY",
-    pa.string(): "STRING",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.timestamp("us", "UTC"): "TIMESTAMP",
+_TYPES = {
+    pa.binary(): "binary",
+    pa.string(): "string",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.timestamp("us", "UTC"): "timestamp",
 }
 
 
@@ -79,7 +79,7 @@ def reading(question: Question) -> Answer:
         return {"by_python": reason}
     given = question.get("schema")
     if given is None:
-        return {"schema": ", ".join(f"{name} {_ddl(COLUMN_TYPES[name])}" for name in options.columns)}
+        return {"schema": json.dumps(_fields((name, COLUMN_TYPES[name]) for name in options.columns))}
     from pyspark.sql.types import StructType  # costs as much as the rest: most reads give no schema
 
     from commitlog.spark.columns import check_given, check_schema
@@ -114,15 +114,22 @@ def _why_by_python(options: SourceOptions) -> str:
     return "a RocketMQ store root" if is_rocketmq_root(options.path) else ""
 
 
-def _ddl(kind: pa.DataType) -> str:
-    """Spark's words for the type of a column."""
+def _fields(columns: Iterable[tuple[str, pa.DataType]]) -> Answer:
+    """The columns as a struct, in the JSON that Spark writes for its types."""
+    fields = [{"name": name, "type": _type(kind), "nullable": True, "metadata": {}} for name, kind in columns]
+    return {"type": "struct", "fields": fields}
+
+
+def _type(kind: pa.DataType) -> Answer | str:
+    """Spark's JSON for the type of a column."""
     if pa.types.is_map(kind):
-        return f"MAP<{_ddl(kind.key_type)}, {_ddl(kind.item_type)}>"
+        sides = {"keyType": _type(kind.key_type), "valueType": _type(kind.item_type)}
+        return {"type": "map", **sides, "valueContainsNull": True}
     if pa.types.is_list(kind):
-        return f"ARRAY<{_ddl(kind.value_type)}>"
+        return {"type": "array", "elementType": _type(kind.value_type), "containsNull": True}
     if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{field.name}: {_ddl(field.type)}' for field in kind)}>"
-    return _DDL[kind]
+        return _fields((field.name, field.type) for field in kind)
+    return _TYPES[kind]
 
 
 def batch(question: Question) -> Answer:

@@ -10,6 +10,7 @@ import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
@@ -49,7 +50,7 @@ public final class Provider implements TableProvider, DataSourceRegister {
         JsonNode answer = reading(options.asCaseSensitiveMap(), null);
         this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
         this.inferred = this.reason.isEmpty()
-            ? StructType.fromDDL(Json.text(answer, "schema")) : this.python.inferSchema(options);
+            ? (StructType) DataType.fromJson(Json.text(answer, "schema")) : this.python.inferSchema(options);
         return this.inferred;
     }
 
