@@ -160,6 +160,10 @@ def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bo
     return None
 
 
+_NOT_LOADED = (-1, -1)
+"""No stamp of a file."""
+
+
 class StoreView:
     """A read-only view of a store. `refresh` follows it through stops and starts.
 
@@ -176,13 +180,15 @@ class StoreView:
 
     def _load(self) -> None:
         self._known_lanes.clear()
-        self._stamp = self.directory.file_stamp()  # None: `load` says what is wrong
+        self._stamp = _NOT_LOADED  # if this fails, for want of a descriptor too, the next `refresh` tries it again
+        stamp = self.directory.file_stamp()  # None: `load` says what is wrong
         place = None
         while place is None or place != self._place():  # it may be moved meanwhile
             place = self._place()
             self.facts = self.directory.load()
         self.identity: tuple[object, ...] = self.facts.id, place
         self.control = attach_control(self.directory, self.facts)
+        self._stamp = stamp
 
     def _place(self) -> tuple[int, int] | None:
         """Device and inode of the directory.

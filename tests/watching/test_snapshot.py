@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.file_channel import DISK
+from commitlog.errors import CommitLogError
 from commitlog.watching.snapshot import StoreWatch, bytes_in
 from tests.fake_clock import SetClock
 
@@ -103,3 +107,21 @@ def test_only_health_has_readers_and_no_topics(running: Path) -> None:
 
 def test_a_directory_that_is_gone_takes_nothing(tmp_path: Path) -> None:
     assert bytes_in(tmp_path / "gone") == 0
+
+
+def test_a_restart_that_is_met_without_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who watches says so, and sees the store that runs as soon as there are descriptors again."""
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with commitlog.Store.open(tmp_path / "store"):
+        pass
+    with StoreWatch(tmp_path / "store", only_health=True) as watch:
+        assert not watch.snapshot().statistics.stages
+        with commitlog.Store.open(tmp_path / "store"):
+            with monkeypatch.context() as patch:
+                patch.setattr(DISK, "open", refuse)
+                with pytest.raises(CommitLogError, match="EMFILE"):
+                    watch.snapshot()
+            assert watch.snapshot().statistics.stages
