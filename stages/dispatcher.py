@@ -17,7 +17,7 @@ import numpy as np
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.mapped_file import MappedFile, read_ahead
 from commitlog.disk.open_queues import open_most
 from commitlog.disk.queue_entries import by_topic
 from commitlog.disk.store_directory import segment_name
@@ -133,6 +133,7 @@ class Dispatcher(BaseStage):
         segment = self._segment(lane, start, size)
         end = min(flushed, start + size, where + _SLICE_BYTES)
         began = self.clock.monotonic_ns()
+        read_ahead(segment.view, where - start, end - start)
         table = scan(segment.view, where - start, end - start, start, lane, check_crc=False)
         if table.stop is Stop.CORRUPT or (table.stop is Stop.ZERO and not len(table)):
             reason = table.reason or "zeros where a record should be"

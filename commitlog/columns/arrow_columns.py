@@ -193,6 +193,7 @@ class Decoder:
         outside = (at < 0) | (size < HEAD_V4_BYTES) | (at + size > self.segment.size)
         self._fail(outside, "the record is not in its segment")
         self._fail(np.concatenate((at[1:] < (at + size)[:-1], [False])), "the next record lies within this one")
+        self.segment.read_ahead(at, at + size)
 
     def _are_like_the_first(self) -> bool:
         """Whether all records have the size and layout of the first one.

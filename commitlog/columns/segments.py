@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.mapped_file import map_segment
+from commitlog.disk.mapped_file import map_segment, read_ahead
 from commitlog.record.byte_ranges import ByteArray, Ints, gather
 
 MAPPINGS_MAX = 128
@@ -29,6 +29,10 @@ MAPPINGS_MAX = 128
 
 The page cache is shared by all processes.
 """
+
+
+_GAP_BYTES = 1 << 18
+"""Parts of a file that are nearer to each other are read as one."""
 
 
 class Segment:
@@ -39,6 +43,15 @@ class Segment:
         self.map = map_segment(fd, length, size, channel)
         self.buffer = pa.py_buffer(self.map)
         self.u8: ByteArray = np.frombuffer(self.map, np.uint8)
+
+    def read_ahead(self, begins: Ints, ends: Ints) -> None:
+        """Has these parts of the file read, which are in order. Raises OSError (EIO)."""
+        if not len(begins):
+            return
+        gaps = np.flatnonzero(begins[1:] - ends[:-1] > _GAP_BYTES)
+        firsts, lasts = np.concatenate(([0], gaps + 1)), np.concatenate((gaps, [len(ends) - 1]))
+        for begin, end in zip(begins[firsts].tolist(), ends[lasts].tolist(), strict=True):
+            read_ahead(self.map, begin, end)
 
     def gather(self, dtype: str, at: Ints) -> npt.NDArray[Any]:
         """The values at these places of the segment. All of them must lie within it."""

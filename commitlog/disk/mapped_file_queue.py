@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.mapped_file import map_segment
+from commitlog.disk.mapped_file import map_segment, read_ahead
 from commitlog.disk.store_directory import LaneDirectory, is_segment_name
 from commitlog.shm.layout import segment_start
 
@@ -137,6 +137,7 @@ class MappedFileQueue:
         at, last = position, None
         with self.channel.opened(self.segment_path(start)) as fd:
             while at < self.size and (data := self.channel.next_data(fd, at)) is not None:  # passes holes quickly
+                read_ahead(self.map(start), data, data + _BLOCK_BYTES)
                 if view[data : data + _BLOCK_BYTES].any():
                     last = data
                 at = data + _BLOCK_BYTES

@@ -18,13 +18,14 @@ import numpy as np
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.mapped_file import read_ahead
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, PoolNotAdopted
 from commitlog.opening import Report
 from commitlog.record.record_layout import RECOGNISABLE_BYTES
-from commitlog.record.scan import scan
+from commitlog.record.scan import LARGEST_BYTES, MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane, segment_start
@@ -234,6 +235,7 @@ class AdoptedLog:
         size, at = segments.size, 0
         mapped = segments.map(start)
         while True:
+            read_ahead(mapped, at, at + MAX_BYTES + LARGEST_BYTES)
             table = scan(mapped, at, size, start, self._lane, check_crc=False, segment_end=size)
             at = table.stop_position
             if table.stop is not Stop.FULL:

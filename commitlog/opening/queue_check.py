@@ -13,12 +13,13 @@ from types import MappingProxyType
 import numpy as np
 
 from commitlog.disk.consume_queue import ENTRY, is_light
+from commitlog.disk.mapped_file import read_ahead
 from commitlog.disk.quarantine import rebuild_mark
 from commitlog.disk.queue_entries import by_topic, entries_of, runs
 from commitlog.errors import DamagedFile
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.reading.log_scan import LogScan
-from commitlog.record.scan import scan
+from commitlog.record.scan import LARGEST_BYTES, MAX_BYTES, scan
 from commitlog.record.table import RecordTable
 
 _SAMPLE_RECORDS = 16
@@ -76,9 +77,9 @@ class QueueCheck:
             end = min(dispatched - start, log.segments.size)
             if end <= 0:
                 break
-            table = scan(
-                log.segments.map(start), 0, end, start, log.queue_id, check_crc=False, max_records=_SAMPLE_RECORDS
-            )
+            segment = log.segments.map(start)
+            read_ahead(segment, 0, min(end, MAX_BYTES + LARGEST_BYTES))
+            table = scan(segment, 0, end, start, log.queue_id, check_crc=False, max_records=_SAMPLE_RECORDS)
             if not self.have_entries(table, len(table)):
                 return False
         return True

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from commitlog.disk.mapped_file import read_ahead
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord
 from commitlog.record.byte_ranges import ByteArray, gather
@@ -40,7 +41,7 @@ from commitlog.record.record_layout import (
     V2_TOPIC_LENGTH_BYTES,
     size_and_magic,
 )
-from commitlog.record.scan import scan
+from commitlog.record.scan import LARGEST_BYTES, MAX_BYTES, scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import segment_start
 
@@ -83,6 +84,8 @@ class LogScan:
     progress: Callable[[int], None] = lambda where: None
     expects_crc: bool = field(init=False, default=False)
     """Whether records of this log end with the whole-record CRC."""
+    _ahead: tuple[int, int] = field(init=False, default=(0, 0))
+    """The part of the log that was read ahead last."""
 
     def __post_init__(self) -> None:
         self.expects_crc = self._samples_have_crc()
@@ -150,10 +153,18 @@ class LogScan:
     def _scan(self, start: int, position: int, most: int = 65_536) -> RecordTable:
         size = self.segments.size
         mapped = self.segments.map(start)
+        self._read_ahead(start, position, LARGEST_BYTES if most == 1 else MAX_BYTES + LARGEST_BYTES)
         table = scan(
             mapped, position, size, start, self.queue_id, check_crc=self.check_crc, segment_end=size, max_records=most
         )
         return self._trusted(table, mapped)
+
+    def _read_ahead(self, start: int, position: int, count: int) -> None:
+        """Reads a part of a segment ahead, except for what the last call has read."""
+        where, (begin, end) = start + position, self._ahead
+        first = end if begin <= where <= end else where
+        self._ahead = where, start + min(position + count, self.segments.size)
+        read_ahead(self.segments.map(start), first - start, self._ahead[1] - start)
 
     def _trusted(self, table: RecordTable, mapped: mmap.mmap) -> RecordTable:
         return up_to_lost_crc(table, mapped) if self.check_crc and self.expects_crc else table
@@ -174,6 +185,7 @@ class LogScan:
 
     def _sample(self, start: int, position: int) -> RecordTable:
         mapped = self.segments.map(start)
+        read_ahead(mapped, position, position + MAX_BYTES + LARGEST_BYTES)
         return scan(
             mapped, position, len(mapped), start, self.queue_id, check_crc=self.check_crc, max_records=_SAMPLE_RECORDS
         )
@@ -214,6 +226,7 @@ class LogScan:
         size, mapped = self.segments.size, self.segments.map(start)
         if size - position < RECORD_BYTES_MIN:
             return start + position
+        read_ahead(mapped, position, position + LARGEST_BYTES)
         total, magic = size_and_magic(mapped, position)
         (offset,) = I64.unpack_from(mapped, position + PHYSICAL_OFFSET_AT)
         if magic not in (MAGIC_V1, MAGIC_V2) or offset != start + position:
@@ -232,6 +245,7 @@ class LogScan:
             return likely
         view = np.frombuffer(mapped, np.uint8)
         for at in range(after + 1, min(end, size - BLANK_BYTES), _BLOCK_BYTES):
+            read_ahead(mapped, at, at + _BLOCK_BYTES + BLANK_BYTES)
             for position, length in _candidates(view, start, at, min(at + _BLOCK_BYTES, end)):
                 if self._is_good(start, position):
                     return position

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.mapped_file import MappedFile, read_ahead
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord
 from commitlog.record.record_layout import Buffer
-from commitlog.record.scan import scan
+from commitlog.record.scan import LARGEST_BYTES, scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import segment_start
 
@@ -36,11 +36,16 @@ def walk(
     a log offset, which is the table's `buffer_start`. The walk ends at `limit`, or before a record
     that reaches beyond it. Raises CorruptRecord, and what `open_segment` raises.
     """
+    ready = where  # what is below has been read ahead
     while where < limit:
         start = segment_start(where, segment_bytes)
         end = min(limit - start, segment_bytes)
+        segment = open_segment(start)
+        ahead = start + min(end, where - start + WALK_BYTES + LARGEST_BYTES)
+        read_ahead(segment, max(ready, where) - start, ahead - start)
+        ready = ahead
         table = scan(
-            open_segment(start), where - start, end, start, lane,
+            segment, where - start, end, start, lane,
             check_crc=False, segment_end=segment_bytes, max_bytes=WALK_BYTES,
         )  # fmt: skip
         if table.stop in (Stop.CORRUPT, Stop.ZERO):

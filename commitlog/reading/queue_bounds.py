@@ -17,6 +17,7 @@ import numpy as np
 
 from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
+from commitlog.disk.mapped_file import read_ahead
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
@@ -55,7 +56,9 @@ def record_of_entry(
     start = segment_start(where, segments.segment_bytes)
     at, file = where - start, str(segments.lane_directory.segment_path(start))
     try:
-        found = decode(segments.open(start), at, limit=at + size, physical_offset=where, check_crc=check_crc)
+        segment = segments.open(start)
+        read_ahead(segment, at, at + size)
+        found = decode(segment, at, limit=at + size, physical_offset=where, check_crc=check_crc)
     except CorruptRecord as error:
         raise CorruptRecord(error.reason, where, file) from None
     except FileNotFoundError:

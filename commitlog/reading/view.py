@@ -180,7 +180,9 @@ class StoreView:
 
     def _load(self) -> None:
         self._known_lanes.clear()
-        self._stamp = _NOT_LOADED  # if this fails, for want of a descriptor too, the next `refresh` tries it again
+        self._stamp: tuple[int, int] | None = (
+            _NOT_LOADED  # if this fails, for want of a descriptor too, the next `refresh` tries it again
+        )
         stamp = self.directory.file_stamp()  # None: `load` says what is wrong
         place = None
         while place is None or place != self._place():  # it may be moved meanwhile

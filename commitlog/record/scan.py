@@ -23,6 +23,9 @@ MAX_BYTES = 8 * 1024 * 1024
 This bounds memory. Larger tables are slower too, because they do not stay in the processor's cache.
 """
 
+LARGEST_BYTES = 4 << 20
+"""No record of ours is larger. So a table reaches this far behind its limit of bytes, at most."""
+
 _RUN_LEAST = 16
 """Runs of at least this number of records of one size are compared by numpy, others are walked."""
 _WALK_MOST = 2048

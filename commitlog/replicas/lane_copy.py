@@ -20,7 +20,7 @@ import threading
 
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import queue_directories, unlink_below
-from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.mapped_file import MappedFile, read_ahead
 from commitlog.disk.mapped_file_queue import unlink_segments_below
 from commitlog.disk.new_segment import NewSegment
 from commitlog.disk.quarantine import corruption_notes, read_corruption_note
@@ -282,6 +282,7 @@ class LaneCopy:
     def _index_some(self, repair: QueueRepair, limit: int) -> None:
         start = segment_start(self.indexed, self.size)
         segment = self._segment(start)
+        read_ahead(segment.view, self.indexed - start, limit - start)
         table = scan(
             segment.view, self.indexed - start, min(limit - start, self.size), start, self.number,
             check_crc=False, segment_end=self.size,

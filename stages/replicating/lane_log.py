@@ -8,7 +8,7 @@ flushed yet, and so its master may come back with another log than its slave has
 from __future__ import annotations
 
 from commitlog.disk.file_channel import FileChannel
-from commitlog.disk.mapped_file import MappedFile
+from commitlog.disk.mapped_file import MappedFile, read_ahead
 from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.record.scan import scan
@@ -53,6 +53,7 @@ class LaneLog:
         start = segment_start(where, self.size)
         segment = self._segment(start)
         end = min(flushed - start, self.size)
+        read_ahead(segment.view, where - start, end)
         table = scan(
             segment.view, where - start, end, start, self.directory.number, check_crc=False, segment_end=self.size
         )

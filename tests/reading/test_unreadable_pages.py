@@ -1,0 +1,76 @@
+"""A mapped page that can't be read, of a bad sector or a file that is cut, ends in an error.
+
+A look at such a page kills the process (SIGBUS), if nobody has asked the kernel for it before.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.errors import CommitLogError
+from tests.builders.hand_made import small_store
+from tests.children import in_child
+from tests.command_line import run
+
+
+def cut(fd: int, length: int) -> mmap.mmap:
+    """Maps a file; of the segment at 8,192 the second page is gone then."""
+    mapped = FileChannel.map_read(DISK, fd, length)
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    if path.endswith("/commitlog/00000000000000008192"):
+        os.truncate(path, mmap.PAGESIZE)
+    return mapped
+
+
+def read_messages(path: Path) -> None:
+    with commitlog.Reader(path) as reader:
+        list(reader)
+
+
+def find_by_time(path: Path) -> None:
+    with commitlog.Reader(path, topic="orders", start="1971-01-01") as reader:
+        list(reader)
+
+
+def read_table(path: Path) -> None:
+    commitlog.read_arrow(path, "orders").read_all()
+
+
+def command(name: str) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        done = run(name, str(path))
+        raise CommitLogError(f"{done.returncode} {done.stderr.decode()}")
+
+    return do
+
+
+@pytest.mark.parametrize(
+    "read",
+    [read_messages, find_by_time, read_table, command("verify"), command("dump"), command("topics")],
+    ids=["messages", "by time", "table", "verify", "dump", "topics"],
+)
+def test_a_page_that_can_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], None]
+) -> None:
+    """The error names the file."""
+    path = small_store(tmp_path / "store").path
+
+    def look() -> str:
+        monkeypatch.setattr(DISK, "map_read", cut)
+        try:
+            read(path)
+        except CommitLogError as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    said = in_child(look)
+    assert "DiskInputOutput" in said
+    assert f"{path}/lanes/" in said
+    assert "/commitlog/00000000000000008192: " in said
