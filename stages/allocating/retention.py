@@ -105,6 +105,7 @@ class Retention:
         keep_bytes = Config.from_json(facts.config).replication.keep_bytes
         self._replicas = ReplicaNeeds(directory, facts.id, control, keep_bytes)
         self._ages = SegmentAges(directory, facts.segment_bytes)
+        self._first = [control.row(lane)[Lane.FIRST] for lane in range(LANE_ROWS)]  # as only this process raises it
         self._unlinked: dict[int, int] = {}  # lane → the offset below which its old files are unlinked
         self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
         known = sum(RetentionFlag)  # a killed allocator has left its own, which may be over by now
@@ -319,7 +320,7 @@ class Retention:
             if self._is_damaged(lane):
                 continue
             row = self.control.row(lane)
-            start = row[Lane.FIRST]
+            start = self._first_of(lane)
             durable = min(row[Lane.FLUSHED], row[Lane.DISPATCH_SYNCED])
             last = segment_start(max(durable - 1, 0), self._size)  # the last segment with data in it stays
             if start + self._size <= last:
@@ -339,7 +340,7 @@ class Retention:
         """Raises the lane's first offset past a segment, counts it, and logs why it is deleted."""
         words = self._words
         path = self.directory.lane_directory(segment.lane).segment_path(segment.start)
-        self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
+        self._first[segment.lane] = self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
         self._retired[segment.lane] = self._retired.get(segment.lane, 0) + self._size
         words[Header.DELETED_SEGMENTS] += 1
         words[Header.DELETED_BYTES] += self._size
@@ -362,9 +363,8 @@ class Retention:
         for lane in self.directory.lane_numbers():
             if self._is_damaged(lane):
                 continue
-            row = self.control.row(lane)
-            first = row[Lane.FIRST]
-            below = min(first, row[Lane.FIRST_RECORDED])
+            first = self._first_of(lane)
+            below = min(first, self.control.row(lane)[Lane.FIRST_RECORDED])
             if below > self._unlinked.get(lane, 0):
                 try:
                     self._unlink_in(lane, below)
@@ -376,6 +376,18 @@ class Retention:
         if self._request_is_done and not any(self._retired.values()):
             self._remove_request()
             self._request, self._request_is_done = None, False
+
+    def _first_of(self, lane: int) -> int:
+        """The first offset of a lane's log.
+
+        What somebody else has written over it is undone, or segments would go that nobody retired.
+        """
+        row, first = self.control.row(lane), self._first[lane]
+        if row[Lane.FIRST] != first:
+            text = "lane %d: its words in %s are damaged: first is %d; it is set to %d again, and nothing is deleted"
+            log.error(text, lane, self.control.region.path, row[Lane.FIRST], first)
+            row[Lane.FIRST] = first
+        return first
 
     def _unlink_in(self, lane: int, below: int) -> None:
         """Unlinks the files of a lane that lie wholly below a log offset. Raises OSError."""

@@ -241,6 +241,26 @@ def test_a_stop_relies_on_no_place_of_the_index_that_no_record_ends_at(
         assert [message.value for message in reader] == [b"0"]
 
 
+def test_segments_that_nobody_retired_are_not_deleted(tmp_path: Path) -> None:
+    """Garbage in `first` can be any segment's begin. The allocator knows how far it has come."""
+    path, config = tmp_path / "store", config_for(1) | {"flusher": {"positions_interval_ms": 20}}
+    values = [b"%d" % number + bytes(1000) for number in range(300)]
+    log = StoreDirectory(path).lane_directory(0).commitlog
+    with commitlog.Store.open(path, config) as store:
+        with store.producer() as producer:
+            for value in values:
+                producer.send("t", value)
+            producer.flush("flushed", 60)
+        before = sorted(log.iterdir())
+        with control_of(path) as control:
+            control.row(0)[Lane.FIRST] = 2 * SEGMENT_BYTES
+            wait_until(lambda: control.row(0)[Lane.FIRST] == 0 or not before[0].exists(), "somebody acts on it")
+        assert set(before[:4]) <= set(log.iterdir())
+    commitlog.Store.open(path, config).close()
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == values
+
+
 def test_what_only_buffers_have_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Accepted messages that no file has are found in the buffers, over the ends of segments."""
     path, value = tmp_path / "store", bytes(1000)
