@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.file_channel import DISK
+from commitlog.disk.quarantine import noted_ranges
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, ReadingWarning
+from commitlog.opening.recovery import recover_lane
 from tests.builders.killed import kill_store
 from tests.command_line import run
+from tests.opening.test_recovery_killed import DyingChannel, Killed
 
 CONFIG = {"store": {"segment_bytes": 1 << 16}}
 INTACT = {"gone": 1, "apart": 2}
@@ -155,3 +159,26 @@ def test_retention_has_deleted_a_part_of_the_damage(sound: Path, tmp_path: Path)
     left_out = pytest.warns(ReadingWarning, match="1 damaged place is left out")
     with commitlog.Reader(path, "apart", ignore_corrupt=True) as reader, left_out:
         assert [message.value for message in reader] == [b"late"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_start_that_is_killed_at_any_step(ends: bool, sound: Path, tmp_path: Path) -> None:
+    """The starts after it know as much as one that was not killed."""
+    facts, steps, is_killed = StoreDirectory(sound).load(), 0, True
+    while is_killed:
+        path = shutil.copytree(sound, tmp_path / str(steps))
+        lane = harm(path, queues=False)
+        shutil.rmtree(lane.consumequeue)
+        if not ends:
+            lane.ends_file.unlink()
+        try:
+            recover_lane(lane, facts.segment_bytes, DyingChannel(steps, steps % 2 > 0), print, store_id=facts.id)
+            is_killed = False
+        except Killed:
+            steps += 1
+        for _ in range(2):
+            recover_lane(lane, facts.segment_bytes, DISK, print, store_id=facts.id)
+        assert [noted.is_named for noted in noted_ranges(lane, DISK)] == [ends]
+        shutil.rmtree(path)
+    assert steps > 20
