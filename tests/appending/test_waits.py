@@ -287,7 +287,7 @@ def test_a_signal_handler_may_wait_whatever_it_came_into(tmp_path: Path, monkeyp
 
     def hurry(bell: WakeupSender) -> None:
         rung(bell)
-        if not told:
+        if not_yet.acquire(blocking=False):  # a thread that makes a socket comes here, too
             signal.raise_signal(signal.SIGUSR1)
 
     def handle(*_: object) -> None:
@@ -302,6 +302,7 @@ def test_a_signal_handler_may_wait_whatever_it_came_into(tmp_path: Path, monkeyp
         os.kill(flusher, signal.SIGCONT)
 
     told: list[str] = []
+    not_yet = threading.Lock()
     before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, give_up)
     try:
         with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
