@@ -251,7 +251,7 @@ class Lane:
     DISPATCHER_FAULT = word(88, writer="dispatcher")
     DISPATCHED_RECORDS = word(89, writer="dispatcher")
     # Three pairs: a log offset, and the number of entries of all consume queues up to it
-    # (positions.py).
+    # (`counted_entries` in control_region.py).
     ENTRIES_AT = word(90, writer="dispatcher", width=ENTRY_COUNTS)
     ENTRIES = word(93, writer="dispatcher", width=ENTRY_COUNTS)
     # line 12: segment number S is written directly where the word S mod 8 is S + 1

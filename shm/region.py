@@ -78,8 +78,8 @@ def _opened(path: Path, flags: int) -> io.FileIO:
 class Region:
     """A mapped region: `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
 
-    A store through `words[i] = value` is one aligned store of the machine; positions.py describes
-    the order in which stores are seen.
+    A store through `words[i] = value` is one aligned store of the machine; control_region.py
+    describes the order in which stores are seen.
     """
 
     def __init__(self, path: Path, fd: int, *, writable: bool) -> None:

@@ -39,7 +39,9 @@ class LaneDispatch:
     """The dispatcher's state of a lane."""
 
     entries: int = -1
-    """How many entries the queues of the lane have at `dispatched` (positions.py); −1: unknown.
+    """How many entries the queues of the lane have at `dispatched`; −1: unknown.
+
+    See control_region.py.
     """
     count_from: int = 0
     """If `entries` is not known, the log offset from which on they may be counted anew."""

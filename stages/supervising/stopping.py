@@ -195,10 +195,10 @@ def _close_lane(
 def _note_ends(
     lane_directory: LaneDirectory, store_id: str, first: int, dispatched: int, counted: int, channel: FileChannel
 ) -> int:
-    """Writes where the lane's topics end. Returns the sum of the ends; −1 where it is not known.
+    """Writes where the lane's topics end. Returns `counted`, or the sum of the ends if that is −1.
 
-    If the ends do not add up to `counted`, queues are damaged, and the file of an earlier stop
-    stays.
+    Returns −1 if neither is known. If the ends do not add up to `counted`, queues are damaged, and
+    the file of an earlier stop stays.
     """
     ends = ends_of_queues(lane_directory, first, dispatched, channel)
     if ends is None:
