@@ -123,7 +123,7 @@ class MessageRows:
             try:
                 check_topic(name)
             except IllegalTopic as error:
-                raise IllegalTopic(f"column topic: {error}") from None
+                raise type(error)(f"column topic: {error}") from None
         self._check(names)
         return names, None if len(names) == 1 else np.asarray(encoded.indices, np.int64)
 
