@@ -129,6 +129,14 @@ def test_a_loss_that_is_accepted(spark: SparkSession, own_store: HandMadeStore) 
     assert kept == before[-len(kept) :]
 
 
+def test_rows_that_python_reads_of_a_task_are_counted(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """A count wants no column at all, and still has each row."""
+    frame = load(spark, own_store.path, failOnDataLoss="false")
+    assert frame.count() == 160
+    _taken_by_retention(own_store)
+    assert frame.count() == len(frame.select("offset").collect()) > 0
+
+
 class TaskReader:
     """A task's reader in the JVM, which the test moves on batch by batch."""
 

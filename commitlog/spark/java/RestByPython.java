@@ -32,11 +32,13 @@ final class RestByPython implements Closeable {
     private final BufferAllocator allocator;
     private final ArrowStreamReader stream;
     private final String reason;
+    private final int columnCount;
 
     /** Reads the slices from what is left of number `first` on. The reason says why Java does not. */
     RestByPython(ReadPlan plan, String[] columns, Slice[] slices, int first, long from, long walkFrom, String reason)
             throws CommitLogException {
         this.reason = reason;
+        this.columnCount = columns.length;
         this.process = PythonCommand.start(plan.interpreter, MODULE);
         this.answer = new BufferedInputStream(this.process.getInputStream());
         this.allocator = ArrowUtils.rootAllocator().newChildAllocator("commitlog", 0, Long.MAX_VALUE);
@@ -46,6 +48,9 @@ final class RestByPython implements Closeable {
         ArrayNode names = question.putArray("columns");
         for (int i = 0; i < columns.length; i++) {
             names.add(columns[i]);
+        }
+        if (columns.length == 0) { // a batch of Arrow without columns has no number of rows
+            names.add("offset");
         }
         ArrayNode rest = question.putArray("slices");
         for (int i = first; i < slices.length; i++) {
@@ -74,7 +79,7 @@ final class RestByPython implements Closeable {
         }
         VectorSchemaRoot root = this.stream.getVectorSchemaRoot();
         List<FieldVector> vectors = root.getFieldVectors();
-        ColumnVector[] columns = new ColumnVector[vectors.size()];
+        ColumnVector[] columns = new ColumnVector[this.columnCount];
         for (int i = 0; i < columns.length; i++) {
             columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
         }
