@@ -54,7 +54,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, and the planner ends with it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with _answers() as answers:
-        for line in sys.stdin:
+        for line in sys.stdin.buffer:  # UTF-8, whatever text is here
             question = json.loads(line)
             try:
                 answer = _ABOUT[question["about"]](question)

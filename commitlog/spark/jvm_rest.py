@@ -26,7 +26,7 @@ def main() -> None:
     """Reads what the one line of the input says."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the task ends it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody wants the rows any more
-    question = json.loads(sys.stdin.readline())
+    question = json.loads(sys.stdin.buffer.readline())  # UTF-8, whatever text is here
     plan = replace(_plan(json.loads(question["plan"])), slices=tuple(Slice(*piece) for piece in question["slices"]))
     schema = pa.schema([(name, COLUMN_TYPES[name]) for name in question["columns"]])
     outcome: dict[str, str] = {}

@@ -299,3 +299,24 @@ def test_a_driver_without_python_says_so(store: HandMadeStore, monkeypatch: pyte
         [sys.executable, "-c", NOWHERE, store.path], cwd=ROOT, capture_output=True, text=True, timeout=200, check=True
     )
     assert "PythonNotFound: /nowhere/python can't be started" in done.stdout, done.stderr
+
+
+COUNTED = """
+import sys
+import commitlog.spark
+spark = commitlog.spark.session(master="local[1]")
+print(spark.read.format("commitlog").option("subscribe", "orders").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("quick_java")
+def test_a_path_that_the_locale_has_no_letters_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the JVM's locale nor the encoding of Python's own text changes what is read."""
+    made = store_of_one_lane(tmp_path / "größe")
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, made.path], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.stdout.strip() == str(len(made.rows("orders"))), done.stderr

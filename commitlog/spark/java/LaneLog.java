@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.LinkOption;
 import java.nio.file.OpenOption;
 import java.nio.file.Path;
@@ -73,8 +74,17 @@ final class LaneLog implements Closeable {
             return;
         }
         this.close();
-        this.segment = openToRead(Paths.get(this.directory, new String[] {fileName(start)}));
+        this.segment = openToRead(path(this.directory, fileName(start)));
         this.segmentStart = start;
+    }
+
+    /** A path. A JVM without a locale (LC_ALL=C) has none with letters beyond ASCII. */
+    static Path path(String directory, String name) throws Unreadable {
+        try {
+            return Paths.get(directory, new String[] {name});
+        } catch (InvalidPathException noLocale) {
+            throw new Unreadable("the JVM's locale has no letters for " + directory);
+        }
     }
 
     /** Opens a regular file. A link in its place counts as none. */

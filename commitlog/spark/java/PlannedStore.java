@@ -6,24 +6,25 @@ import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.Paths;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.util.Objects;
 
 /** The store of a plan. Another one may take its place while rows are read. */
 final class PlannedStore {
-    private final Path file;
+    private final String name;
+    private Path file;
     private final String id;
     private Object inode;
     private Object modified;
 
     PlannedStore(String file, String id) {
-        this.file = Paths.get(file, new String[0]);
+        this.name = file;
         this.id = id;
     }
 
     /** Finds the store at its path, as it was planned. */
     void open() throws IOException {
+        this.file = LaneLog.path(this.name, "");
         this.look();
         if (this.inode == null) {
             throw new Unreadable("no store at " + this.file);

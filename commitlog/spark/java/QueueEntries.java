@@ -5,7 +5,6 @@ import java.io.File;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
-import java.nio.file.Paths;
 import java.util.Arrays;
 
 /** The entries of one consume queue (commitlog/disk/consume_queue.py), read some at a time. */
@@ -90,7 +89,7 @@ final class QueueEntries implements Closeable {
         if (holding == null) {
             return false;
         }
-        this.file = LaneLog.openToRead(Paths.get(this.directory, new String[] {holding}));
+        this.file = LaneLog.openToRead(LaneLog.path(this.directory, holding));
         this.fileStart = Long.parseLong(holding);
         this.fileBytes = this.file.size();
         if (this.fileBytes % ENTRY_BYTES != 0 || this.fileStart % Math.max(this.fileBytes, 1) != 0) {
