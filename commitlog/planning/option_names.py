@@ -72,18 +72,19 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
 
 
 def check_table(options: Iterable[str]) -> None:
-    """Raises OptionError for a table of Spark's catalog.
+    """Raises OptionError for a table of Spark's catalog that only the source in Python could read.
 
     When Spark creates the table, it makes the source with the table's properties. When it reads the
-    table, it makes the source with no options at all.
+    table, it makes the source with no options at all. The source in Java has them.
     """
     names = {name.lower() for name in options}
     if names and not names >= _TABLE_PROPERTIES:
         return
     what = "CREATE TABLE" if names else "option path is missing, and all others too"
     raise OptionError(
-        f"{what}: Spark reads a table of its catalog without the options it was made with; use CREATE TEMPORARY VIEW "
-        f"orders USING commitlog OPTIONS (path 'data/events', subscribe 'orders')"
+        f"{what}: without our jar Spark reads a table of its catalog without the options it was made with; call "
+        f"commitlog.spark.use(spark), or CREATE TEMPORARY VIEW orders USING commitlog OPTIONS (path 'data/events', "
+        f"subscribe 'orders')"
     )
 
 

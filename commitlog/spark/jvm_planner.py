@@ -5,9 +5,12 @@ ends with its input. All planning is that of the Python source; only the form of
 
     about "reading"  may the JVM read this?  → {"schema": …} or {"by_python": the reason}
     about "batch"    plan its tasks          → what ReadPlan.java and Slice.java take
+    about "topics"   which topics are there? → {"topics": their names}
+    about "topic"    is this one there?      → what Catalog.java takes; {} if not
 
 A question has the options as Spark gives them. One about a reading also has the user's own schema,
-if there is one. An error of the project is {"error": its name, "words": its text}.
+if there is one, and one about a topic its name. An error of the project is {"error": its name,
+"words": its text}.
 """
 
 from __future__ import annotations
@@ -29,12 +32,20 @@ from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ReadingWarning
 from commitlog.planning.option_checks import check_batch, check_read
-from commitlog.planning.option_names import SPELLING, check_direction, check_names, check_table
-from commitlog.planning.options import SourceOptions, parse_options
+from commitlog.planning.option_names import (
+    SINK_SPELLING,
+    SPELLING,
+    check_direction,
+    check_names,
+    check_table,
+    spelled,
+)
+from commitlog.planning.options import SourceOptions, parse_options, store_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
+from commitlog.remote.places import Place, newest_schemas, open_index
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
@@ -163,7 +174,55 @@ def _slice(plan: ReadPlan, piece: Slice) -> Answer:
     return asdict(piece) | {"log": str(lane.commitlog), "queue": str(queue), "quarantine": str(lane.quarantine)}
 
 
-_ABOUT: dict[str, Callable[[Question], Answer]] = {"reading": reading, "batch": batch}
+def topics(question: Question) -> Answer:
+    """The tables of a catalog: the topics of its store, with messages or a schema.
+
+    Raises OptionError, and what looking at the store raises.
+    """
+    place = _place(question)
+    return {"topics": sorted({*_topics_with_messages(place), *newest_schemas(place)})}
+
+
+def topic(question: Question) -> Answer:
+    """How a topic of a catalog's store is read and written: all options.
+
+    A typed topic is not written by Spark. The answer is empty if the topic has neither messages nor
+    a schema.
+    """
+    place, name, given = _place(question), question["topic"], spelled(question["options"])
+    is_typed = bool(newest_schemas(place, (name,)))
+    if not is_typed and name not in _topics_with_messages(place):
+        return {}
+    reading = given | {"subscribe": name}
+    if is_typed:
+        return {"read": {"values": "columns"} | reading}
+    writing = {option: value for option, value in given.items() if option.lower() in SINK_SPELLING}
+    return {"read": reading, "write": writing | {"topic": name}}
+
+
+def _place(question: Question) -> Place:
+    """The store of a catalog. Raises OptionError."""
+    given = {name: value for name, value in question["options"].items() if value is not None}
+    check_names(given, SPELLING)
+    path, address = store_of(spelled(given))
+    return path if address is None else address
+
+
+def _topics_with_messages(place: Place) -> list[str]:
+    index = open_index(place, "committed")
+    try:
+        index.refresh()
+        return index.topics()
+    finally:
+        index.close()
+
+
+_ABOUT: dict[str, Callable[[Question], Answer]] = {
+    "reading": reading,
+    "batch": batch,
+    "topics": topics,
+    "topic": topic,
+}
 
 if __name__ == "__main__":
     main()

@@ -3,6 +3,9 @@ package commitlog.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
 
 /**
  * JSON of the planner.
@@ -35,6 +38,18 @@ final class Json {
         String[] found = new String[array.size()];
         for (int i = 0; i < found.length; i++) {
             found[i] = at(array, i).asText();
+        }
+        return found;
+    }
+
+    /** An object of names and texts. */
+    static Map<String, String> options(JsonNode node, String name) {
+        Map<String, String> found = new HashMap<String, String>();
+        JsonNode object = at(node, name);
+        Iterator<String> names = object.fieldNames();
+        while (names.hasNext()) {
+            String field = (String) names.next();
+            found.put(field, text(object, field));
         }
         return found;
     }

@@ -4,7 +4,6 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Iterator;
 import java.util.Map;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
@@ -43,31 +42,31 @@ public final class Provider implements TableProvider, DataSourceRegister {
         return true;
     }
 
-    public StructType inferSchema(CaseInsensitiveStringMap options) {
-        if (!isRead(options.asCaseSensitiveMap())) {
-            return this.python.inferSchema(options);
+    public StructType inferSchema(CaseInsensitiveStringMap given) {
+        Map<String, String> options = TableOptions.of(given.asCaseSensitiveMap()).values;
+        CaseInsensitiveStringMap forPython = new CaseInsensitiveStringMap(options);
+        if (!isRead(options)) {
+            return this.python.inferSchema(forPython);
         }
-        JsonNode answer = reading(options.asCaseSensitiveMap(), null);
+        JsonNode answer = reading(options, null);
         this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
         this.inferred = this.reason.isEmpty()
-            ? (StructType) DataType.fromJson(Json.text(answer, "schema")) : this.python.inferSchema(options);
+            ? (StructType) DataType.fromJson(Json.text(answer, "schema")) : this.python.inferSchema(forPython);
         return this.inferred;
     }
 
     /** The table of a read, with the user's own schema or the one of `inferSchema`; or of a write. */
-    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> options) {
-        Table table = this.python.getTable(schema, partitioning, options);
-        if (!isRead(options)) {
-            return table;
+    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> given) {
+        TableOptions options = TableOptions.of(given);
+        if (!isRead(options.values)) {
+            return new TableByPython(this.python, schema, options, "");
         }
         if (!schema.equals(this.inferred)) {
-            JsonNode answer = reading(options, schema);
+            JsonNode answer = reading(options.values, schema);
             this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
         }
-        if (this.reason.isEmpty()) {
-            return new LogTable(schema, options, (SupportsRead) table);
-        }
-        return new ReadByPython(this.python, schema, this.reason);
+        TableByPython byPython = new TableByPython(this.python, schema, options, this.reason);
+        return this.reason.isEmpty() ? new LogTable(schema, options, byPython) : byPython;
     }
 
     /** Whether the options choose topics, as those of a read do. */
