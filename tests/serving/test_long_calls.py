@@ -5,18 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from commitlog.columns.read_plan import ReadPlan
-from commitlog.errors import CommitLogError, ServerBusy, UnknownTopic
+from commitlog.errors import AccessDenied, CommitLogError, ServerBusy, UnknownTopic
 from commitlog.reading.topic_index import TopicIndex
+from commitlog.remote import requests
 from commitlog.remote.reading import ticket_of
 from commitlog.remote.server_errors import from_bytes
 from commitlog.serving import flight_server, flights
@@ -92,7 +94,10 @@ def test_many_endpoints_are_refused(
 def test_a_stream_needs_the_place_of_a_call_until_its_rows_are_planned(
     server: FlightServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many streams that are opened at a time take no more of the index than other calls do."""
+    """So many streams that are opened at a time take no more of the index than other calls do.
+
+    One that appends needs the place for as long as its request is read.
+    """
     began, go_on = threading.Event(), threading.Event()
 
     def plan_slowly(*_: object) -> None:
@@ -104,16 +109,27 @@ def test_a_stream_needs_the_place_of_a_call_until_its_rows_are_planned(
     server.limits.actions = Places("open calls", 2)
     ticket = ticket_of(ReadPlan("", "", 0, ()), SCHEMA, "store")
 
-    def read(timeout: float) -> CommitLogError | None:
-        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client, pytest.raises(flight.FlightError) as refused:
-            client.do_get(flight.Ticket(ticket), flight.FlightCallOptions(timeout=timeout)).read_all()
-        return from_bytes(refused.value.extra_info)
+    def refused(call: Callable[[flight.FlightClient], object]) -> CommitLogError | None:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client, pytest.raises(flight.FlightError) as error:
+            call(client)
+        return from_bytes(error.value.extra_info)
+
+    def read(client: flight.FlightClient) -> object:
+        return client.do_get(flight.Ticket(ticket), flight.FlightCallOptions(timeout=120)).read_all()
+
+    def append(client: flight.FlightClient) -> None:
+        request = flight.FlightDescriptor.for_command(orjson.dumps(requests.Append("store", "orders")))
+        writer, reader = client.do_put(request, pa.schema([]), flight.FlightCallOptions(timeout=120))
+        reader.read()
+        writer.close()
 
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(read, 120)
+        first = threads.submit(refused, read)
         began.wait()
         try:
-            assert isinstance(read(20), ServerBusy)
+            assert isinstance(refused(read), ServerBusy)
+            assert isinstance(refused(append), ServerBusy)
         finally:
             go_on.set()
         assert isinstance(first.result(), UnknownTopic)
+    assert isinstance(refused(append), AccessDenied)
