@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.locks import holder_of, is_leased, is_running
+from commitlog.disk.processes import has_open
 from commitlog.disk.replica_mark import load_mark, superseded_by
 from commitlog.errors import disk_error, is_refusal
 from commitlog.reading.view import StoreView
@@ -210,6 +211,7 @@ def _has_opened(view: StoreView) -> bool:
     """Whether the supervisor that holds the store's lock has opened the pool.
 
     Before that, the pool has the pid of an earlier supervisor. A supervisor that ends stores 0.
+    The lock file may have any text in it, or be gone: then that process may still have it open.
     """
     if view.control is None:
         return False
@@ -217,7 +219,8 @@ def _has_opened(view: StoreView) -> bool:
     pid = words[Header.SUPERVISOR_PID]
     if not pid:
         return bool(words[Header.CLOSING])
-    return holder_of(view.directory.lock_file, view.channel) in (str(pid), "?")  # "?": somebody removed the file
+    lock_file = view.directory.lock_file
+    return holder_of(lock_file, view.channel) in (str(pid), "?") or has_open(pid, lock_file)
 
 
 def _stopped_properly(view: StoreView) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -223,6 +224,15 @@ def test_a_store_that_is_opened(tmp_path: Path, end: Callable[[commitlog.Store],
         opening.join()
     expect_good(path)
     opened[0].close()
+
+
+def test_a_running_store_whose_lock_file_names_another_process(shared_store: commitlog.Store) -> None:
+    """It is not being opened: its supervisor has the file open."""
+    lock_file = shared_store.path / "lock"
+    supervisor = lock_file.read_bytes()
+    lock_file.write_text(f"{os.getpid()}\n")
+    assert codes(shared_store.path) == set()
+    lock_file.write_bytes(supervisor)
 
 
 def test_no_store(tmp_path: Path) -> None:
