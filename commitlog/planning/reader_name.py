@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
@@ -113,7 +112,7 @@ class HeldReaderName:
             return
         self._written_ns = self.clock.monotonic_ns()
         try:
-            self.readers.save(replace(self._position, moved_ms=self.clock.wall_ms()))
+            self.readers.save(self.readers.moved(self._position))
         except OSError as error:
             self._complain(error)
             return

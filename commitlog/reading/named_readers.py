@@ -1,6 +1,7 @@
 """Readers that the store knows by name, and how far each has come: `STORE/readers/<name>.json`.
 
     {"name": "billing", "store": "<store id>", "moved_ms": 1790000000000,
+     "boot": "<boot id>", "moved_boot_ms": 86400000,
      "offsets": {"orders": {"0": 42, "1": 7}}, "crc32": "9d0f1a2b"}
 
 An offset is the queue offset of the next message that the reader needs of a topic in a lane. A lane
@@ -35,7 +36,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
 from commitlog.disk.replica_mark import refuse_replica
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory, boot_id
 from commitlog.errors import CommitLogError, OptionError, ReaderError, ReaderInUse
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.record.topic_names import check_topic
@@ -68,6 +69,8 @@ _FIELDS = (
     "name",
     "store",
     "moved_ms",
+    "boot",
+    "moved_boot_ms",
     "offsets",
     "kind",
     "all_topics",
@@ -113,13 +116,14 @@ class Client:
 class NamedReader:
     """A named reader and its position.
 
-    `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress.
+    `offsets`: topic → lane → next queue offset; `moved_ms`: wall time of its last progress. Readers
+    are equal wherever they are at the same place, whenever they came there.
     """
 
     name: str
     store_id: str
     offsets: Mapping[str, Mapping[int, int]]
-    moved_ms: int
+    moved_ms: int = field(compare=False)
     pattern: str | None = None
     """A regular expression: the reader also reads matching topics, from their first message on.
 
@@ -134,6 +138,16 @@ class NamedReader:
     lanes: LaneChoice = ALL_LANES
     client: Client | None = None
     """The token whose client made the reader; None for a reader of this machine."""
+    boot: str = field(default="", compare=False)
+    """The boot of the machine on which it made its last progress; empty if that is not known."""
+    moved_boot_ms: int = field(default=0, compare=False)
+    """When it did, since that boot (CLOCK_BOOTTIME): the wall clock may be set."""
+
+    def still_ms(self, clock: Clock) -> int:
+        """For how long it has made no progress. After another boot only the wall clock tells."""
+        is_this_boot = self.boot == boot_id()
+        still = clock.boot_ns() // 1_000_000 - self.moved_boot_ms if is_this_boot else clock.wall_ms() - self.moved_ms
+        return max(still, 0)
 
     def offset(self, topic: str, lane: int) -> int | None:
         """The next queue offset that the reader needs; None if it does not read this queue."""
@@ -195,6 +209,11 @@ class NamedReaders:
         """A value that changes whenever the reader's file does. Raises OSError."""
         facts = os.lstat(self._path(name, "json"))
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+    def moved(self, reader: NamedReader) -> NamedReader:
+        """The reader with progress that it makes now."""
+        now_ms, boot_ms = self.clock.wall_ms(), self.clock.boot_ns() // 1_000_000
+        return replace(reader, moved_ms=now_ms, boot=boot_id(), moved_boot_ms=boot_ms)
 
     def save(self, reader: NamedReader) -> None:
         """Registers a reader or moves it, durably. Others see the old position or the new.
@@ -321,6 +340,8 @@ def _to_json(reader: NamedReader) -> dict[str, Any]:
             for topic, lanes in sorted(reader.offsets.items())
         },
     }
+    if reader.boot:
+        values |= {"boot": reader.boot, "moved_boot_ms": reader.moved_boot_ms}
     if reader.kind != SPARK:
         values["kind"] = reader.kind
     if reader.all_topics:
@@ -365,6 +386,8 @@ def _from_json(name: str, values: dict[str, Any]) -> NamedReader:
         _is(bool, values.get("all_topics", False)),
         LaneChoice.of(values.get("lanes"), values.get("members")),
         _client(values.get("client")),
+        _is(str, values.get("boot", "")),
+        _number(values.get("moved_boot_ms", 0), _TIME_MS_END),
     )
 
 
@@ -447,7 +470,7 @@ def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[Reader
                 ReaderState(name, running, warning=f"reader {name}: {error}; until then everything is kept for it")
             )
             continue
-        still_ms = max(clock.wall_ms() - reader.moved_ms, 0)
+        still_ms = reader.still_ms(clock)
         if reader.store_id != view.store_id:
             warning = f"reader {name}: belongs to another store, nothing is kept for it"
             found.append(ReaderState(name, running, reader.kind, still_ms, reader.offsets, {}, warning))

@@ -112,7 +112,7 @@ class ReaderPosition:
         else:
             self._done = self._gone_on(known, index, fail_on_data_loss)
         reader = self._registered(self._done)
-        if known is None or replace(known, moved_ms=0) != replace(reader, moved_ms=0):
+        if known != reader:
             try:
                 self._readers.save(reader)
             except OSError as error:
@@ -173,11 +173,11 @@ class ReaderPosition:
 
     def _registered(self, places: Places) -> NamedReader:
         offsets: Offsets = {topic: {} for topic in self.topics or ()} | _by_topic(places)
-        now_ms = self.clock.wall_ms()
         everything = self.topics is None
-        return NamedReader(
-            self.name, self._store_id, offsets, now_ms, kind=PYTHON, all_topics=everything, lanes=self.lanes
+        reader = NamedReader(
+            self.name, self._store_id, offsets, moved_ms=0, kind=PYTHON, all_topics=everything, lanes=self.lanes
         )
+        return self._readers.moved(reader)
 
     # ---- what is given out ----------------------------------------------------------------------
 
@@ -443,7 +443,7 @@ def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> 
         check_named(starts, set(queues), least=EARLIEST_OFFSET)
         for topic, lane in named or queues:
             offsets.setdefault(topic, {})[lane] = _resolved(index, starts, topic, lane, queues[topic, lane])
-        moved = replace(reader, offsets=offsets, moved_ms=clock.wall_ms())
+        moved = readers.moved(replace(reader, offsets=offsets))
         try:
             readers.save(moved)
         except OSError as error:

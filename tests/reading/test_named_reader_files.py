@@ -25,8 +25,10 @@ from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.watching.snapshot import StoreWatch
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.children import without_privileges
+from tests.fake_clock import SetClock
 
 DAY_MS = 86_400_000
 
@@ -207,6 +209,18 @@ def test_stat_shows_lag_and_warns_of_one_that_stands_still(store: HandMadeStore)
     assert facts["readers"][1]["name"] == "fresh"
     assert facts["readers"][1]["lag"] == {"orders": {"0": 58, "1": 0}}
     assert facts["readers"][1]["running"] is False
+
+
+@pytest.mark.parametrize("jump_ms", [-DAY_MS, 2 * DAY_MS])
+def test_the_wall_clock_may_be_set_while_a_reader_stands_still(store: HandMadeStore, jump_ms: int) -> None:
+    """Set back, it hid a reader that stands still; set forward, each reader was one."""
+    clock = SetClock()
+    with Reader(store.path, topic="orders", name="billing", start="earliest", clock=clock) as reader:
+        reader.commit(next(iter(reader)))
+    clock.wall += jump_ms
+    clock.pass_seconds(40)
+    with StoreWatch(store.path, clock) as watch:
+        assert [state.still_ms for state in watch.snapshot().readers] == [40_000]
 
 
 def test_readers_lists_and_removes(store: HandMadeStore) -> None:
