@@ -53,7 +53,7 @@ from commitlog.record.record import RecordEncoder, decode
 from commitlog.record.record_layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.record.row_headers import values_refused, version_of
 from commitlog.record.topic_names import check_topic
-from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.layout import COUNTER_MAX, Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -491,7 +491,7 @@ class Producer(Appender, RowProducer):
         seen = self._words[self._sleep_at]
         self._attachment.wake("committer")
         if not self._attachment.closing:
-            self._seen = seen
+            self._seen = seen if seen <= COUNTER_MAX else -1  # garbage: the next call looks again
             self._turns.give_way()
             return
         self._seen = -1  # for other threads' messages that are on their way

@@ -39,7 +39,7 @@ from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFou
 from commitlog.native import description
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration
-from commitlog.shm.layout import ALL_STAGES, Header, Lane, Stage
+from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, STAGE_ROW_WORDS, Header, Lane, Stage
 from commitlog.stages.sound_lanes import SoundLanes
 from commitlog.stages.store_channel import StoreChannel
 from commitlog.stages.supervising.forked_stage import REFUSED
@@ -217,6 +217,9 @@ class BaseStage(ABC):
     def run(self) -> None:
         """Turns rounds until it is told to stop, then drains and leaves. Raises StoreMoved."""
         row = self.stage_row
+        for word in range(STAGE_ROW_WORDS):
+            if row[word] > COUNTER_MAX and word != Stage.RESTARTS:  # that one is the supervisor's
+                row[word] = 0  # garbage, which may have ended the process before this one
         row[Stage.PID] = os.getpid()
         row[Stage.STARTED_MS] = self.clock.wall_ms()
         row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # awake, whatever a killed stage left

@@ -17,7 +17,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
 from commitlog.lines import parse_log_line
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import ALL_STAGES, Stage
+from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, Stage
 from commitlog.stages.supervising.forked_stage import REFUSED, ForkedStage
 from commitlog.stages.supervising.log_files import last_lines, open_log_or_nothing
 from commitlog.stages.supervising.patience import Heartbeats, Patience
@@ -199,7 +199,9 @@ class StageProcesses:
         delay = 0.0 if stage.stillborn < 2 else min(0.05 * 2 ** (stage.stillborn - 2), _BACKOFF_SECONDS_MAX)
         stage.start_at = now + max(int(delay * 1e9), 1)
         when = f"in {delay:g} s" if delay else "at once"
-        self._control.stage_row(stage.name)[Stage.RESTARTS] += 1
+        row = self._control.stage_row(stage.name)
+        restarts = row[Stage.RESTARTS]
+        row[Stage.RESTARTS] = restarts + 1 if restarts <= COUNTER_MAX else 1  # it may hold garbage
         if was_refused:
             self._say(f"the {stage.name} has to wait: {self._last_words(stage.name)}")
         else:

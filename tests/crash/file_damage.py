@@ -238,7 +238,7 @@ def _swap(victim: _Victim) -> str:
     if not victim.others:
         return _rename(victim)
     other, aside = victim.chance.choice(victim.others), victim.path.with_name("aside")
-    if other in victim.path.parents or victim.path in other.parents:
+    if _is_part_of(other, victim):
         return _rename(victim)
     victim.path.rename(aside)
     other.rename(victim.path)
@@ -246,12 +246,18 @@ def _swap(victim: _Victim) -> str:
     return f" with {other.parent.name}/{other.name}"
 
 
+def _is_part_of(other: Path, victim: _Victim) -> bool:
+    """Whether one lies in the other, or both are one, by way of a link."""
+    one, two = other.resolve(), victim.path.resolve()
+    return one == two or one in two.parents or two in one.parents
+
+
 def _double(victim: _Victim) -> str:
     """Another file of its kind is in its place, and at its own."""
     if not victim.others:
         return _copy_beside(victim)
     other = victim.chance.choice(victim.others)
-    if other in victim.path.parents or victim.path in other.parents:
+    if _is_part_of(other, victim):
         return _copy_beside(victim)
     return f" by {other.parent.name}/{other.name}" + _put(other, victim)
 

@@ -329,3 +329,28 @@ def test_a_lane_that_is_held_waits_for_the_next_start(tmp_path: Path, caplog: py
     assert commitlog.Store.open(path, config_for(2)).close().drained
     with commitlog.Reader(path, lanes={0}) as reader:
         assert [message.value for message in reader] == [b"0", b"1"]
+
+
+def test_garbage_in_the_words_of_stages(tmp_path: Path) -> None:
+    """Garbage in any word of their rows: messages are flushed meanwhile, and after a start."""
+    path = tmp_path / "store"
+    for killed in (True, False):
+        store = commitlog.Store.open(path, {"store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": 1}})
+        with commitlog.Producer(path) as producer, control_of(path) as control:
+            for word in DECLARED["Stage"].values():
+                for stage in STAGES:
+                    for index in range(word.index, word.index + word.width):
+                        control.stage_row(stage)[index] = MOST
+                with StoreWatch(path) as watch:
+                    health(watch.snapshot())
+                for _ in range(3):
+                    producer.send("t", b"x").wait("flushed", timeout=60)
+        if killed:
+            kill_store(store)
+        else:
+            store.close()
+    with (
+        commitlog.Store.open(path, {"store": {"segment_bytes": SEGMENT_BYTES, "max_lanes": 1}}),
+        commitlog.Reader(path) as reader,
+    ):
+        assert len(list(reader)) == 2 * 3 * len(DECLARED["Stage"])
