@@ -68,7 +68,7 @@ def backup(
 def _named(error: OSError, destination: str | os.PathLike[str]) -> DiskError | StoreRefused:
     place = f"{error.filename or destination}: {error.strerror or error}"
     if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
-        is_first = StoreDirectory(destination).incomplete_backup_file.exists()
+        is_first = not StoreDirectory(destination).file.exists()
         what = "the first backup is not complete yet" if is_first else "the last backup counts"
         return FAULT_BY_ERRNO[error.errno](f"{place}; {what}. Make room, or mend the disk, then repeat it, it goes on")
     return StoreRefused(f"{place}; check that it is there, its owner and its permissions, then repeat the backup")
