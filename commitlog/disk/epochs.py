@@ -8,11 +8,14 @@ epoch with it.
 
 The number of an epoch is the wall time at its begin, in ms: two stores that part from one another
 never begin the same one, and the later one is the one that somebody has chosen last. It is above
-the number before it whatever the clock says. (Up to version 0.1 it was a count, 1, 2, 3.)
+the number before it whatever the clock says. Where the clock was ahead at that one, and is right
+now, it is above it by chance: both stores would count on to the same number. (Up to version 0.1 it
+was a count, 1, 2, 3.)
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -22,6 +25,8 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.shm.layout import LANE_ROWS
 
 OFFSET_MAX = 1 << 62
+_CHANCES = 1 << 20
+"""How many numbers there are for an epoch where the clock does not tell one."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ def epochs_to_json(epochs: tuple[Epoch, ...]) -> list[dict[str, Any]]:
 
 def next_epoch(epochs: tuple[Epoch, ...], ends: Mapping[int, int], clock: Clock = SYSTEM_CLOCK) -> Epoch:
     """The epoch that begins now, where each lane ends at `ends`."""
-    last = epochs[-1].epoch if epochs else 0
-    return Epoch(max(last + 1, clock.wall_ms()), dict(ends))
+    last, now = epochs[-1].epoch if epochs else 0, clock.wall_ms()
+    return Epoch(now if now > last else last + 1 + secrets.randbelow(_CHANCES), dict(ends))
 
 
 def is_of_history(epochs: tuple[Epoch, ...], epoch: int) -> bool:

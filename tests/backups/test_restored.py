@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DataLoss
+from commitlog.errors import DataLoss, StoreSuperseded
 from tests.nightly import by_url_nightly
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import Offset, end_of, rows, stream
@@ -146,6 +147,25 @@ def test_the_same_backup_restored_twice(restored: Restored) -> None:
     restored.restore(backup)
     restored.send(b"four", b"five", b"six")
     with stream(restored.store) as reader, pytest.raises(DataLoss, match="was never in epoch"):
+        end_of(reader, end)
+
+
+def test_restores_of_a_store_whose_clock_was_years_ahead_once(restored: Restored) -> None:
+    """Its epoch is later than now. Nevertheless two restores do not begin the same one.
+
+    Which of both began later nobody can tell then.
+    """
+    restored.send(b"one")
+    backup = restored.backup()
+    directory = StoreDirectory(backup)
+    ahead = 1 << 42
+    directory.save(replace(directory.load(), epoch=ahead, epochs=[{"epoch": ahead, "ends": {"0": 0}}]))
+    restored.restore(backup)
+    restored.send(b"two", b"three")
+    end, _ = read(restored)
+    restored.restore(backup)
+    restored.send(b"four", b"five", b"six")
+    with stream(restored.store) as reader, pytest.raises((DataLoss, StoreSuperseded)):
         end_of(reader, end)
 
 
