@@ -28,10 +28,22 @@ from commitlog.backups.small_files import SmallFiles
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
-from commitlog.errors import FAULT_BY_ERRNO, BackupRefused, DiskError, StoreRefused, StoreRunning
+from commitlog.errors import (
+    FAULT_BY_ERRNO,
+    BackupRefused,
+    DiskError,
+    FileSizeLimited,
+    NotEnoughDescriptors,
+    NotEnoughMemory,
+    StoreRefused,
+    StoreRunning,
+)
 from commitlog.inspecting.state_files import misplaced_schemas
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
+
+_LIMITS = (FileSizeLimited, NotEnoughDescriptors, NotEnoughMemory)
+"""What no room on a disk helps against."""
 
 Progress = Callable[[int], None]
 """Is called now and then with the number of bytes that were copied so far."""
@@ -70,7 +82,9 @@ def _named(error: OSError, destination: str | os.PathLike[str]) -> DiskError | S
     if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
         is_first = not StoreDirectory(destination).file.exists()
         what = "the first backup is not complete yet" if is_first else "the last backup counts"
-        return FAULT_BY_ERRNO[error.errno](f"{place}; {what}. Make room, or mend the disk, then repeat it, it goes on")
+        kind = FAULT_BY_ERRNO[error.errno]
+        way_out = kind.hint if kind in _LIMITS else "make room, or mend the disk"
+        return kind(f"{place}; {what}; {way_out}, then repeat it, it goes on")
     return StoreRefused(f"{place}; check that it is there, its owner and its permissions, then repeat the backup")
 
 

@@ -18,7 +18,7 @@ from commitlog.backups.store_backup import StoreBackup
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, write_holder
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DiskFull, ReadingWarning, StoreRefused
+from commitlog.errors import DiskFull, FileSizeLimited, ReadingWarning, StoreRefused
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
 from commitlog.record.record_layout import Buffer
@@ -208,6 +208,19 @@ def test_a_full_disk_has_a_name(store: HandMadeStore, tmp_path: Path, monkeypatc
     add(store)
     monkeypatch.setattr("commitlog.backups.store_backup.DISK", Striking(30, full))
     with pytest.raises(DiskFull, match="the last backup counts"):
+        commitlog.backup(store.path, tmp_path / "backup")
+
+
+def test_a_limit_of_the_process_is_no_full_disk(
+    store: HandMadeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room on the disk would not help: the way out is another one."""
+
+    def limited() -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr("commitlog.backups.store_backup.DISK", Striking(30, limited))
+    with pytest.raises(FileSizeLimited, match=r"not complete yet; .* raise the limit \(ulimit -f\), then repeat it"):
         commitlog.backup(store.path, tmp_path / "backup")
 
 
