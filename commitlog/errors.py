@@ -115,7 +115,7 @@ class MessagesLost(StoreStopped):
 class StoreMoved(StoreStopped):
     """The store's directory was renamed, removed or replaced while the store ran.
 
-    The messages that it has accepted are in its pool.
+    The messages that it has accepted are in its pool. A copy asks its store for what it lacks.
     """
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import ReplicaRefused, StoreRunning
+from commitlog.errors import RecoveryError, ReplicaRefused, StoreMoved, StoreRunning
+from commitlog.opening.disk_faults import named_faults
 
 
 def take_lock(directory: StoreDirectory) -> int:
@@ -22,6 +25,24 @@ def take_lock(directory: StoreDirectory) -> int:
         )
     write_holder(lock, directory.channel)
     return lock
+
+
+@contextmanager
+def faults_of_copy(directory: StoreDirectory, doing: str) -> Iterator[None]:
+    """Names an OSError within a with-block, so that one outside is always of the connection.
+
+    Raises DiskError, RecoveryError, and StoreMoved where files of the copy are gone.
+    """
+    try:
+        with named_faults(f"{directory.path}: {doing}", "the next run goes on from there"):
+            yield
+    except RecoveryError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        raise StoreMoved(
+            f"{error.__cause__.filename} was renamed, removed or replaced while the copy followed: move it back, or start "
+            f"`commitlog replica` at its new place; it asks the store for what is lost"
+        ) from error
 
 
 def refuse_other_things(directory: StoreDirectory, source: str) -> None:

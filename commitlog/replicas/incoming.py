@@ -13,8 +13,8 @@ from commitlog.disk.quarantine import unnamed_note
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicationRefused
-from commitlog.opening.disk_faults import named_faults
 from commitlog.replicas.chain import own_notes
+from commitlog.replicas.copy_place import faults_of_copy
 from commitlog.replicas.lane_copy import Joiner, LaneCopy
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
@@ -36,8 +36,8 @@ class Incoming:
     all is durable here that the store had when the connection began. `lanes` gets the lanes
     that begin. `index_lock` is held while what the indexing thread uses is changed. `beside` has
     one thread, which syncs while more comes. `noted` has the segments by lane in which only this
-    copy has damage: it does not count with them. Raises DiskError where the disk refuses, so that
-    an OSError is always of the connection.
+    copy has damage: it does not count with them. Raises DiskError where the disk refuses, and
+    StoreMoved where files are gone, so that an OSError is always of the connection.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Incoming:
 
     def take(self, frame: Frame) -> None:
         """Does what a frame says. Raises ReplicationRefused, ReplicaRefused, DiskError."""
-        with named_faults(f"{self._directory.path}: taking in the store's log", "the next run goes on from there"):
+        with faults_of_copy(self._directory, "taking in the store's log"):
             match frame.kind:
                 case Kind.DATA:
                     self._lane(frame.lane).write(frame.offset, frame.body, self._joiner)
@@ -211,7 +211,7 @@ class Incoming:
             _sync(self._lanes.values())
 
     def _named_faults(self) -> AbstractContextManager[None]:
-        return named_faults(f"{self._directory.path}: syncing the store's log", "the next run goes on from there")
+        return faults_of_copy(self._directory, "syncing the store's log")
 
     def note_behind(self, now_ms: int) -> None:
         """Notes how far the copy is behind what is known of the store, and what it has said."""

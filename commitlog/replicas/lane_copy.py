@@ -15,6 +15,7 @@ The caller holds one lock for `begin`, `fill_queues`, `read_notes`, `index` and 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -222,17 +223,24 @@ class LaneCopy:
             end = self.end  # read before the sync: more may be written meanwhile
             if self.durable == end:
                 return False
-            if self._fd >= 0:
-                self.channel.fdatasync(self._fd)
+            self._sync_segment()
             self.durable = end
             return True
+
+    def _sync_segment(self) -> None:
+        """Syncs the open segment. It counts only if the file still has its name after it."""
+        if self._fd < 0:
+            return
+        self.channel.fdatasync(self._fd)
+        path = self.lane.segment_path(self._start)
+        if not self.channel.is_at(self._fd, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
     def _open_segment(self, start: int) -> None:
         if start == self._start:
             return
         with self._sync_lock:
-            if self._fd >= 0:  # full: nothing more comes to it
-                self.channel.fdatasync(self._fd)
+            self._sync_segment()  # it is full: nothing more comes to it
             self._close_segment()
         path = self.lane.segment_path(start)
         if not path.exists():

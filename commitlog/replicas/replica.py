@@ -39,10 +39,9 @@ from commitlog.errors import (
     StoreSuperseded,
     refusal,
 )
-from commitlog.opening.disk_faults import named_faults
 from commitlog.replicas.asking import exchange
 from commitlog.replicas.chain import LaneChain, Mending, look_at_lanes, shorten
-from commitlog.replicas.copy_place import refuse_other_things, set_aside, take_lock
+from commitlog.replicas.copy_place import faults_of_copy, refuse_other_things, set_aside, take_lock
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
 from commitlog.replicas.tls import Credentials, connect
@@ -457,7 +456,7 @@ class Replica:
 
     def _named_faults(self, doing: str) -> AbstractContextManager[None]:
         """Names errors of the disk, so that an OSError is always of the connection."""
-        return named_faults(f"{self.directory.path}: {doing}", "the next run goes on from there")
+        return faults_of_copy(self.directory, doing)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
