@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,22 @@ def test_only_the_wanted_columns_are_read(spark: SparkSession, store: HandMadeSt
     frame = load(spark, store.path).where("length(value) > 9").select("offset")
     assert re.search(r"BatchScan commitlog \(read by the JVM\)\[value#\d+, offset#\d+L\]", plan_of(frame))
     assert load(spark, store.path).count() == len(store.rows("orders"))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, compressed: bool) -> None:
+    """Names are names and values are values, whichever of the two a query wants, whoever reads."""
+    made = HandMadeStore(tmp_path / "store", 1 << 14)
+    made.lane(0).append(
+        "orders", zlib.compress(b"one") if compressed else b"one", properties={"name": "välue"}, sys_flag=compressed
+    )
+    made.publish()
+    frame = load(spark, made.path, includeHeaders="true")
+    with_more = frame.selectExpr("headers.value", "headers[0].key", "length(value)")
+    for found in (frame.selectExpr("headers.value").first(), with_more.first()):
+        assert found is not None
+        assert [bytes(value) for value in found[0]] == ["välue".encode()]
+    assert [row[0] for row in frame.selectExpr("headers[0].key").collect()] == ["name"]
 
 
 @pytest.mark.parametrize(

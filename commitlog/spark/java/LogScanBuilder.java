@@ -7,23 +7,31 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /** Takes from Spark which columns and rows a query needs. */
 final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters {
     private final PlannedBatch planned;
+    private final StructType schema;
     private final ScanBuilder python;
     private StructType wanted;
     private Predicate[] pushed = new Predicate[0];
 
     LogScanBuilder(PlannedBatch planned, StructType schema, ScanBuilder python) {
         this.planned = planned;
+        this.schema = schema;
         this.wanted = schema;
         this.python = python;
     }
 
+    /** Takes which columns are read. Each is read whole, also where Spark wants one field of it only. */
     public void pruneColumns(StructType required) {
-        this.wanted = required;
+        StructField[] whole = new StructField[required.fields().length];
+        for (int i = 0; i < whole.length; i++) {
+            whole[i] = this.schema.apply(required.fields()[i].name());
+        }
+        this.wanted = new StructType(whole);
     }
 
     /** Takes the filters that it keeps exactly. Returns the others, which Spark applies. */
