@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.errors import PySparkException
 
+from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CommitLogError, ReadingWarning
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
@@ -90,6 +91,27 @@ def test_the_error_of_a_task_has_few_lines(spark: SparkSession, own_store: HandM
     assert len(str(raised.value).strip().splitlines()) <= 4, str(raised.value)
 
 
+@pytest.mark.parametrize("what", with_nightly(["entry"], ["record"]))
+def test_a_size_that_fits_into_no_memory(spark: SparkSession, tmp_path: Path, what: str) -> None:
+    """No memory is taken for a record that seems to have a gigabyte: that would end the JVM."""
+    made = HandMadeStore(tmp_path / "store", 1 << 30)
+    lane = made.lane(0)
+    for row in range(9):
+        lane.append("orders", b"body of %d" % row)
+    where = lane.records[4].physical_offset
+    if what == "entry":
+        lane.dispatch()
+        queue = ConsumeQueue(made.directory.lane_directory(0).queue_path("orders"), 20 * 1000)
+        queue.place([4], [where], [(1 << 30) - where], [0])
+        queue.close()
+    else:
+        with made.directory.lane_directory(0).segment_path(0).open("r+b") as segment:
+            segment.seek(where)
+            segment.write(((1 << 30) - where).to_bytes(4))
+    lane.publish(flushed=1 << 30 if what == "record" else None)
+    assert outcome_of(load(spark, made.path).collect) == expected_of(made.path)
+
+
 def _taken_by_retention(store: HandMadeStore) -> None:
     store.lane(3).publish(first=2 * store.segment_bytes)
     for number in (0, 1):
@@ -107,8 +129,9 @@ def _made_again(store: HandMadeStore) -> None:
         (_taken_by_retention, r"DataLoss: topic orders, lane 3: offset 0 was to be read and the first one kept is \d+"),
         (_made_again, "DataLoss: .* was deleted and made again since this read was planned; load it anew"),
         (lambda store: shutil.rmtree(store.path), "StoreNotFound: this executor does not see"),
+        (lambda store: store.directory.lane_directory(3).quarantine.touch(), "DamagedFile: .*: Not a directory"),
     ],
-    ids=["retention", "made again", "removed"],
+    ids=["retention", "made again", "removed", "notes can't be listed"],
 )
 def test_what_happens_between_the_plan_and_its_tasks(
     spark: SparkSession, own_store: HandMadeStore, change: Callable[[HandMadeStore], None], message: str
@@ -209,15 +232,18 @@ def read_in_this_process(path: Path) -> list[dict[str, Any]]:
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
 
+def expected_of(path: Path) -> list[tuple[Any, ...]] | str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReadingWarning)
+        return outcome_of(lambda: read_in_this_process(path))
+
+
 def check_damaged(spark: SparkSession, undamaged: HandMadeStore, damages: list[Damage], which: str) -> None:
     with TemporaryDirectory(dir=undamaged.path.parent) as place:
         path = Path(place) / "store"
         shutil.copytree(undamaged.path, path)
         damage(path / "lanes" / "0", damages, which)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReadingWarning)
-            expected = outcome_of(lambda: read_in_this_process(path))
-        assert outcome_of(load(spark, path).collect) == expected
+        assert outcome_of(load(spark, path).collect) == expected_of(path)
 
 
 @pytest.mark.parametrize("which", ["commitlog", "consumequeue"])

@@ -4,13 +4,20 @@ import java.io.Closeable;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryIteratorException;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
 import java.nio.file.LinkOption;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.OpenOption;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
 
 /**
  * The bytes of one lane's log, read into memory piece by piece.
@@ -85,6 +92,28 @@ final class LaneLog implements Closeable {
         } catch (InvalidPathException noLocale) {
             throw new Unreadable("the JVM's locale has no letters for " + directory);
         }
+    }
+
+    /** The names in a directory, sorted; none where there is no directory. One that can't be listed is an error. */
+    static List<String> names(String directory) throws IOException {
+        List<String> found = new ArrayList<String>();
+        try {
+            DirectoryStream<Path> listed = Files.newDirectoryStream(path(directory, ""));
+            try {
+                Iterator<Path> files = listed.iterator();
+                while (files.hasNext()) {
+                    found.add(((Path) files.next()).getFileName().toString());
+                }
+            } finally {
+                listed.close();
+            }
+        } catch (NoSuchFileException none) {
+            return found;
+        } catch (DirectoryIteratorException error) {
+            throw error.getCause();
+        }
+        Collections.sort(found);
+        return found;
     }
 
     /** Opens a regular file. A link in its place counts as none. */

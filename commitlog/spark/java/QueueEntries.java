@@ -1,11 +1,10 @@
 package commitlog.spark;
 
 import java.io.Closeable;
-import java.io.File;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
-import java.util.Arrays;
+import java.util.Iterator;
 
 /** The entries of one consume queue (commitlog/disk/consume_queue.py), read some at a time. */
 final class QueueEntries implements Closeable {
@@ -75,15 +74,12 @@ final class QueueEntries implements Closeable {
     /** Opens the file that has a byte of the queue. False if there is none. */
     private boolean open(long where) throws IOException {
         this.close();
-        String[] names = new File(this.directory).list();
-        if (names == null) {
-            return false;
-        }
-        Arrays.sort(names);
         String holding = null;
-        for (int i = 0; i < names.length; i++) {
-            if (isFileName(names[i]) && Long.parseLong(names[i]) <= where) {
-                holding = names[i];
+        Iterator<String> names = LaneLog.names(this.directory).iterator();
+        while (names.hasNext()) {
+            String name = (String) names.next();
+            if (isFileName(name) && Long.parseLong(name) <= where) {
+                holding = name;
             }
         }
         if (holding == null) {

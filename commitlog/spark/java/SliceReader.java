@@ -1,10 +1,10 @@
 package commitlog.spark;
 
 import java.io.Closeable;
-import java.io.File;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.Iterator;
 
 /**
  * Reads one slice of good records: by consume queue entries, and by walking where there are none yet.
@@ -16,6 +16,8 @@ final class SliceReader implements Closeable {
     private static final int BATCH_BYTES = 1 << 20;
     /** Records this far apart are read with what is between them. */
     private static final int GAP_BYTES = 4096;
+    /** Twice as much as our producers write. A larger size is damage: to take memory for it may end the JVM. */
+    private static final int RECORD_BYTES_MOST = 8 << 20;
 
     private final Slice slice;
     private final LaneLog log;
@@ -24,7 +26,7 @@ final class SliceReader implements Closeable {
     private long walkFrom;
     private boolean walks;
 
-    SliceReader(Slice slice, long segmentBytes, ByteBuffer room) throws Unreadable {
+    SliceReader(Slice slice, long segmentBytes, ByteBuffer room) throws IOException {
         this.slice = slice;
         this.log = new LaneLog(slice.log, segmentBytes, room);
         this.queue = new QueueEntries(slice.queue, CheckedRecords.MOST);
@@ -36,10 +38,10 @@ final class SliceReader implements Closeable {
         }
     }
 
-    private static boolean hasNotes(String quarantine) {
-        String[] names = new File(quarantine).list();
-        for (int i = 0; names != null && i < names.length; i++) {
-            if (names[i].startsWith("corrupt-")) {
+    private static boolean hasNotes(String quarantine) throws IOException {
+        Iterator<String> names = LaneLog.names(quarantine).iterator();
+        while (names.hasNext()) {
+            if (((String) names.next()).startsWith("corrupt-")) {
                 return true;
             }
         }
@@ -107,7 +109,8 @@ final class SliceReader implements Closeable {
             if (i > 0 && (where >= segmentEnd || total >= BATCH_BYTES)) {
                 return i;
             }
-            if (where < before || size < RecordLayout.RECORD_BYTES_MIN || where > segmentEnd - size) {
+            if (where < before || size < RecordLayout.RECORD_BYTES_MIN || size > RECORD_BYTES_MOST
+                    || where > segmentEnd - size) {
                 throw new Unreadable("an entry that leads to no record");
             }
             before = where + size;
@@ -144,8 +147,8 @@ final class SliceReader implements Closeable {
             int place = this.walkOver(bytes, segmentEnd);
             if (place == 0) { // the first record is larger than that
                 int size = this.log.bytes().getInt(RecordLayout.TOTAL_SIZE_AT);
-                if (size <= bytes || size > end - this.walkFrom) {
-                    throw new Unreadable("a record reaches beyond the log's end");
+                if (size <= bytes || size > Math.min(end - this.walkFrom, RECORD_BYTES_MOST)) {
+                    throw new Unreadable("a record that is too large");
                 }
                 this.readToWalk(size);
                 place = this.walkOver(size, segmentEnd);
