@@ -185,8 +185,11 @@ class Snapshot:
 
         Somebody works beside the tests, and may have killed that store.
         """
+        name = pool / STORE_NAME
+        if name.is_fifo():
+            return True  # a hunt beside the tests has put it there, and reading it would never end
         try:
-            store = Path(os.fsdecode((pool / STORE_NAME).read_bytes()))
+            store = Path(os.fsdecode(name.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return False
         return not store.is_relative_to(self.stores)

@@ -19,6 +19,9 @@ from commitlog.reading.view import LogView
 STOPPED_REREAD_NS = 100_000_000
 """The shortest time between two looks at the limits of a store without a pool, in its files."""
 
+REST_NS = 1_000_000_000
+"""The shortest time between two looks whether a store with a pool runs."""
+
 LEFT_OUT_NS = 5_000_000_000
 """A damaged lane is looked at again after this time: somebody may have mended it."""
 
@@ -40,7 +43,8 @@ class TopicIndex:
         """The epoch of the store at the last look."""
         self._refreshed_ns = LONG_AGO_NS
         self.rest_warning = ""
-        """The last warning that a killed store may have more messages than can be read; else ""."""
+        """The warning that a store that nobody runs has more messages than can be read, or ""."""
+        self._looked_at_rest_ns = LONG_AGO_NS
 
     def refresh(self) -> bool:
         """Looks at the store again. Returns whether anything has moved.
@@ -53,6 +57,7 @@ class TopicIndex:
         is_another = self.view.identity != self._identity
         if is_another:
             self._identity, self._refreshed_ns, self.rest_warning = self.view.identity, LONG_AGO_NS, ""
+            self._looked_at_rest_ns = LONG_AGO_NS
             self.lanes.clear()
             self.left_out.clear()
         if self.view.epoch != self.epoch:
@@ -89,16 +94,32 @@ class TopicIndex:
         return moved
 
     def _warn_of_rest(self) -> None:
-        """Warns once: see `rest_warning`."""
-        if self.rest_warning or self.view.live or self.view.one_log:
-            return
-        lanes = [str(lane) for lane, index in self.lanes.items() if index.goes_on()]
-        if lanes and not self.view.is_replica:
-            self.rest_warning = (
-                f"{self.view.path} was not stopped properly: lane {', '.join(lanes)} has more than its `positions` say, "
-                f"which is not read; `commitlog run` on the store takes in what is whole of it"
-            )
+        """Warns when there is something new to say: see `rest_warning`."""
+        known, self.rest_warning = self.rest_warning, self._rest()
+        if self.rest_warning not in ("", known):
             warnings.warn(self.rest_warning, ReadingWarning, stacklevel=3)
+
+    def _rest(self) -> str:
+        if self.view.one_log:
+            return ""
+        if self.view.live:
+            now = SYSTEM_CLOCK.monotonic_ns()
+            if now - self._looked_at_rest_ns < REST_NS:
+                return self.rest_warning
+            self._looked_at_rest_ns = now
+            if lanes := self.view.left_in_memory(self.isolation):
+                return (
+                    f"{self.view.path} does not run, and lane {', '.join(map(str, lanes))} has messages that were accepted "
+                    f"and are only in memory: they are not read; `commitlog run` on the store writes them to the disk"
+                )
+            return ""
+        lanes = [lane for lane, index in self.lanes.items() if index.goes_on()]
+        if not lanes or self.view.is_replica:
+            return ""
+        return (
+            f"{self.view.path} was not stopped properly: lane {', '.join(map(str, lanes))} has more than its `positions` "
+            f"say, which is not read; `commitlog run` on the store takes in what is whole of it"
+        )
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         """Topics that have, or had, a message in any lane; sorted.

@@ -17,6 +17,7 @@ from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import queue_directories
 from commitlog.disk.epochs import Epoch, epochs_from_json
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import is_running
 from commitlog.disk.mapped_file_queue import MappedFileQueue, guess_segment_bytes
 from commitlog.disk.store_directory import (
     STORE_FILE,
@@ -113,6 +114,9 @@ class LogView(Protocol):
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now."""
+
+    def left_in_memory(self, isolation: str) -> list[int]:
+        """Lanes with accepted bytes that can't be read before somebody runs the store."""
 
     def close(self) -> None: ...
 
@@ -269,6 +273,15 @@ class StoreView:
             lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
         )
 
+    def left_in_memory(self, isolation: str) -> list[int]:
+        if self.control is None:
+            return []
+        table = self.control.lane_table()
+        behind = table[:, Lane.WROTE] > table[:, Lane.FLUSHED if isolation == "flushed" else Lane.COMMITTED]
+        if not behind.any() or is_running(self.directory, self.pool):
+            return []
+        return [int(lane) for lane in behind.nonzero()[0]]
+
     def _live_limits(self, control: ControlRegion, lane: int) -> LaneLimits:
         """The positions in shared memory.
 
@@ -323,6 +336,9 @@ class RocketMQView:
         """Queue ids that any topic has, ascending."""
         directories = queue_directories(self.path / "consumequeue", self.channel)
         return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
+
+    def left_in_memory(self, isolation: str) -> list[int]:
+        return []
 
     def lane_directory(self, number: int) -> LaneDirectory:
         """The root as a lane, with the queue id as its number."""
