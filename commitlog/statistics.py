@@ -17,7 +17,7 @@ from commitlog.disk.processes import has_open
 from commitlog.disk.replica_mark import load_mark, superseded_by
 from commitlog.errors import disk_error, is_refusal
 from commitlog.reading.view import StoreView
-from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.counters import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.write_buffers import available_buffers
@@ -259,7 +259,7 @@ def lane_statistics(control: ControlRegion, number: int, now_ns: int) -> LaneSta
     has_buffers = row[Lane.BUFFERS] & 1 and slots and size
     return LaneStatistics(
         lane=number,
-        first=row[Lane.FIRST],
+        first=first_kept(row),
         wrote=wrote,
         committed=committed,
         flushed=flushed,

@@ -173,6 +173,14 @@ class ControlRegion:
         self.region.close()
 
 
+def first_kept(row: memoryview) -> int:
+    """The first offset of a lane's log that is kept.
+
+    Retention raises two words. What somebody has written over one of them retires no segment.
+    """
+    return min(row[Lane.FIRST], row[Lane.RETIRED])
+
+
 def counted_entries(row: memoryview, where: int) -> int:
     """How many entries the consume queues of a lane have in all, up to a log offset.
 

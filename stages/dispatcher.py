@@ -25,7 +25,7 @@ from commitlog.errors import CommitLogError, CorruptRecord
 from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
-from commitlog.shm.control_region import count_entries, counted_entries, forget_entries
+from commitlog.shm.control_region import count_entries, counted_entries, first_kept, forget_entries
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.stages.base_stage import BaseStage, main
 
@@ -126,7 +126,7 @@ class Dispatcher(BaseStage):
         """See `_advance`. Raises OSError, CorruptRecord, CommitLogError."""
         row = self.control.row(lane)
         # retention may have passed the place from which the queues are built anew
-        where, flushed = max(row[Lane.DISPATCHED], row[Lane.FIRST]), row[Lane.FLUSHED]
+        where, flushed = max(row[Lane.DISPATCHED], first_kept(row)), row[Lane.FLUSHED]
         size = self.facts.segment_bytes
         start = segment_start(where, size)
         state = self._state_of(lane)
@@ -269,7 +269,7 @@ class Dispatcher(BaseStage):
         """Starts to build all consume queues of a lane anew, because files of them were removed."""
         log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
         row = self.control.row(lane)
-        first = row[Lane.FIRST]
+        first = first_kept(row)
         row[Lane.DISPATCH_SYNCED] = row[Lane.DISPATCHED] = first
         self._recall_count(row, state, first)
         for queue in state.queues.values():
@@ -305,7 +305,7 @@ class Dispatcher(BaseStage):
     def _count_anew(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
         """Counts the entries of all queues of a lane, after they were built anew."""
         row = self.control.row(lane)
-        first = row[Lane.FIRST]
+        first = first_kept(row)
         state.entries = total_of_ends(self.directory.lane_directory(lane), first, dispatched, self.channel)
         if state.entries >= 0:
             count_entries(row, dispatched, state.entries)

@@ -27,7 +27,7 @@ from commitlog.appending.wakeups import NoticePublisher
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
-from commitlog.shm.control_region import counted_entries, indexed_entries
+from commitlog.shm.control_region import counted_entries, first_kept, indexed_entries
 from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
 from commitlog.stages.base_stage import BaseStage, main
 
@@ -367,7 +367,7 @@ class Flusher(BaseStage):
             if self.sound.is_damaged(lane):
                 continue
             row = self.control.row(lane)
-            first = row[Lane.FIRST]  # loaded before the other two: it may grow up to them
+            first = first_kept(row)  # loaded before the other two: it may grow up to them
             # nothing below the first offset needs an entry, and queues that are being built anew
             # may not have come so far yet; a start relies on it, and a place without a count may be
             # garbage

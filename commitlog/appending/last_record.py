@@ -19,6 +19,7 @@ from commitlog.record.record import Record, decode
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
+from commitlog.shm.control_region import first_kept
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.write_buffers import is_direct
 
@@ -29,7 +30,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
     Returns None if retention has deleted the record. Only the lessee calls it, while it appends
     nothing. Raises CorruptRecord, DamagedFile, DiskError.
     """
-    first = lease.row[Lane.FIRST]
+    first = first_kept(lease.row)
     try:
         place = _indexed(lease, topic, queue_offset)
         if place is not None:
@@ -44,7 +45,7 @@ def last_record(lease: Lease, topic: str, queue_offset: int) -> Record | None:
             if record is not None:
                 return record
     except FileNotFoundError as error:
-        if lease.row[Lane.FIRST] > first:
+        if first_kept(lease.row) > first:
             return None  # retention came in between
         raise DamagedFile(f"{error.filename}: missing; `commitlog verify` says more") from error
     except OSError as error:
@@ -79,7 +80,7 @@ def _named(lease: Lease, where: int, size: int) -> Record | None:
 def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
     """The log from its end to its begin, in ranges of one segment that begin with a record."""
     row = lease.row
-    first, synced, end = row[Lane.FIRST], row[Lane.DISPATCH_SYNCED], row[Lane.WROTE]
+    first, synced, end = first_kept(row), row[Lane.DISPATCH_SYNCED], row[Lane.WROTE]
     while end > first:
         start = segment_start(end - 1, row[Lane.SEGMENT_SIZE])
         if start < synced < end:

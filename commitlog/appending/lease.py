@@ -24,7 +24,7 @@ from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunni
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
-from commitlog.shm.control_region import ControlRegion, indexed_entries
+from commitlog.shm.control_region import ControlRegion, first_kept, indexed_entries
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.region import RegionFull
 from commitlog.shm.row_check import WORDS_DAMAGED
@@ -192,12 +192,12 @@ class Lease:
         """Does the walk of `log_end`; begins again if retention deletes a segment meanwhile."""
         row = self.row
         while True:
-            first = row[Lane.FIRST]
+            first = first_kept(row)
             self._indexed = self._load_indexed()
             try:
                 return self._walk_to_end()
             except FileNotFoundError:
-                if row[Lane.FIRST] == first:
+                if first_kept(row) == first:
                     raise  # otherwise retention was quicker: the consume queues have the entries of what it deleted
 
     def _walk_to_end(self) -> LogEnd:
@@ -241,7 +241,7 @@ class Lease:
         if the store's path leads elsewhere now: without a queue there the offset would be 0.
         """
         try:
-            end = self._indexed.next_offset(topic, self.row[Lane.FIRST])
+            end = self._indexed.next_offset(topic, first_kept(self.row))
         except OSError as error:
             raise disk_error(
                 error.errno or errno.EIO, f"{self.lane_directory.queue_path(topic)}: looking for its end"

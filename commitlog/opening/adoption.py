@@ -26,7 +26,7 @@ from commitlog.opening.new_pool import queue_file_bytes, recover_into
 from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
-from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.layout import LANE_ROW_WORDS, LANE_ROWS, Lane, segment_start
 from commitlog.shm.row_check import check_row
 from commitlog.shm.write_buffers import is_direct, remove_buffers
@@ -91,6 +91,7 @@ class Adoption:
         if wrong := self._damage_of_words(lane_directory, row):
             self._recover_words(lane_directory, row, wrong)
             return
+        self._forget_unrecorded_retirement(lane_directory, row)
         if not has_buffers:
             _check_end(self.control, lane_directory, self.facts.segment_bytes, self.channel)
             self._check_files(lane_directory)
@@ -152,6 +153,18 @@ class Adoption:
             if not max(start, flushed) <= end <= start + size:
                 return f"the data of segment {start:,} ends at {end:,}"
         return ""
+
+    def _forget_unrecorded_retirement(self, lane_directory: LaneDirectory, row: memoryview) -> None:
+        """Has the lane begin where `positions` say: what is not in there was retired by nobody.
+
+        A killed retention may have come further, and unlinked nothing of that. So may somebody who
+        has written over the word.
+        """
+        first = first_kept(row)
+        with contextlib.suppress(OSError):  # the check of the files names it
+            recorded = PositionsFile(lane_directory, self.facts.id, self.channel).load()
+            first = min(first, recorded.first_where) if recorded is not None else first
+        row[Lane.FIRST] = row[Lane.RETIRED] = first
 
     def _recover_words(self, lane_directory: LaneDirectory, row: memoryview, wrong: str) -> None:
         """Recovers a lane whose words are damaged, from its files and then from its write buffers.

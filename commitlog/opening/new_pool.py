@@ -119,6 +119,6 @@ def _set_words(row: memoryview, end: LaneEnd) -> None:
     if end.entries >= 0:
         count_entries(row, end.dispatched, end.entries)
     row[Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
-    row[Lane.FIRST] = end.first
+    row[Lane.FIRST] = row[Lane.RETIRED] = end.first
     row[Lane.ALLOCATED] = end.allocated
     row[Lane.REWRITTEN] = row[Lane.REWRITE_WANTED]

@@ -28,7 +28,7 @@ from commitlog.disk.store_directory import (
     checked_path,
 )
 from commitlog.errors import DamagedFile, StoreNotFound, disk_error, is_refusal
-from commitlog.shm.control_region import ControlRegion, counted_entries
+from commitlog.shm.control_region import ControlRegion, counted_entries, first_kept
 from commitlog.shm.layout import LANE_ROWS, Lane
 from commitlog.shm.region import RegionError, private_directory
 from commitlog.shm.row_check import is_within_reach
@@ -292,7 +292,7 @@ class StoreView:
         row = control.row(lane)
         for _ in range(_LOOKS_MOST):
             dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
-            entries, first = counted_entries(row, dispatched), row[Lane.FIRST]
+            entries, first = counted_entries(row, dispatched), first_kept(row)
             in_order = max(dispatched, first, self.facts.lanes.get(lane, 0)) <= flushed <= committed
             if in_order and is_within_reach(row, flushed, committed, self.segment_bytes):
                 return LaneLimits(lane, first, dispatched, flushed, committed, entries)

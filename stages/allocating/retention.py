@@ -32,7 +32,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segmen
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.errors import CommitLogError, DamagedFile
 from commitlog.reading.segment_ages import SegmentAges
-from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
@@ -105,7 +105,7 @@ class Retention:
         keep_bytes = Config.from_json(facts.config).replication.keep_bytes
         self._replicas = ReplicaNeeds(directory, facts.id, control, keep_bytes)
         self._ages = SegmentAges(directory, facts.segment_bytes)
-        self._first = [control.row(lane)[Lane.FIRST] for lane in range(LANE_ROWS)]  # as only this process raises it
+        self._first = [first_kept(control.row(lane)) for lane in range(LANE_ROWS)]  # as only this process raises it
         self._unlinked: dict[int, int] = {}  # lane → the offset below which its old files are unlinked
         self._retired: dict[int, int] = {}  # lane → bytes that are retired and not unlinked yet
         known = sum(RetentionFlag)  # a killed allocator has left its own, which may be over by now
@@ -332,7 +332,7 @@ class Retention:
     def _total_bytes(self) -> int:
         """The bytes of all segment files, by the words in shared memory."""
         rows = [self.control.row(lane) for lane in range(LANE_ROWS) if not self._is_damaged(lane)]
-        return sum(row[Lane.ALLOCATED] - row[Lane.FIRST] for row in rows)
+        return sum(row[Lane.ALLOCATED] - first_kept(row) for row in rows)
 
     # ---- deleting -------------------------------------------------------------------------------
 
@@ -340,7 +340,8 @@ class Retention:
         """Raises the lane's first offset past a segment, counts it, and logs why it is deleted."""
         words = self._words
         path = self.directory.lane_directory(segment.lane).segment_path(segment.start)
-        self._first[segment.lane] = self.control.row(segment.lane)[Lane.FIRST] = segment.start + self._size
+        row, self._first[segment.lane] = self.control.row(segment.lane), segment.start + self._size
+        row[Lane.FIRST] = row[Lane.RETIRED] = self._first[segment.lane]
         self._retired[segment.lane] = self._retired.get(segment.lane, 0) + self._size
         words[Header.DELETED_SEGMENTS] += 1
         words[Header.DELETED_BYTES] += self._size
@@ -383,10 +384,10 @@ class Retention:
         What somebody else has written over it is undone, or segments would go that nobody retired.
         """
         row, first = self.control.row(lane), self._first[lane]
-        if row[Lane.FIRST] != first:
-            text = "lane %d: its words in %s are damaged: first is %d; it is set to %d again, and nothing is deleted"
-            log.error(text, lane, self.control.region.path, row[Lane.FIRST], first)
-            row[Lane.FIRST] = first
+        if (row[Lane.FIRST], row[Lane.RETIRED]) != (first, first):
+            text = "lane %d: its words in %s are damaged: first is %d, and %d; it is set to %d again, and nothing is deleted"
+            log.error(text, lane, self.control.region.path, row[Lane.FIRST], row[Lane.RETIRED], first)
+            row[Lane.FIRST] = row[Lane.RETIRED] = first
         return first
 
     def _unlink_in(self, lane: int, below: int) -> None:

@@ -13,6 +13,7 @@ from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
+from commitlog.shm.control_region import first_kept
 from commitlog.shm.layout import Lane, segment_start
 
 
@@ -31,7 +32,7 @@ class LaneLog:
     @property
     def first(self) -> int:
         """The first offset that is kept."""
-        return self.row[Lane.FIRST]
+        return first_kept(self.row)
 
     def advance(self) -> bool:
         """Moves the limit to the end of the last record that is flushed. True where it moved.

@@ -24,7 +24,7 @@ from commitlog.opening.new_pool import flushed_ends
 from commitlog.opening.stray_pools import remove_pool
 from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.reading.queue_bounds import ends_of_queues
-from commitlog.shm.control_region import ControlRegion, counted_entries
+from commitlog.shm.control_region import ControlRegion, counted_entries, first_kept
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.row_check import WORDS_DAMAGED, check_row
 from commitlog.shm.write_buffers import remove_buffers
@@ -168,7 +168,7 @@ def _close_lane(
         if clear_unpublished(lane_directory, row, channel):
             _sync_segment(lane_directory, segment_start(wrote, facts.segment_bytes), channel)
         timestamp = row[Lane.DISPATCHED_TIMESTAMP]
-        first = row[Lane.FIRST]
+        first = first_kept(row)
         dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # records below `first` need no entries
         entries = _note_ends(lane_directory, facts.id, first, dispatched, counted_entries(row, dispatched), channel)
         PositionsFile(lane_directory, facts.id, channel).store(

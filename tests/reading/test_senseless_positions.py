@@ -19,7 +19,12 @@ from tests.waiting import wait_until
 
 @pytest.mark.parametrize(
     "words",
-    [{"FLUSHED": 1 << 60}, {"DISPATCHED": 1 << 60}, {"FIRST": 1 << 60}, {"FIRST": 1 << 60, "DISPATCHED": 1 << 61}],
+    [
+        {"FLUSHED": 1 << 60},
+        {"DISPATCHED": 1 << 60},
+        {"FIRST": 1 << 60, "RETIRED": 1 << 60},
+        {"FIRST": 1 << 60, "DISPATCHED": 1 << 61},
+    ],
     ids=" ".join,
 )
 def test_positions_that_no_lane_can_have(tmp_path: Path, words: dict[str, int]) -> None:

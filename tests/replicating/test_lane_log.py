@@ -57,7 +57,7 @@ def test_it_may_begin_anywhere(case: Case) -> None:
     """Where retention has cut, or where the dispatcher is."""
     start = case.lane.places[30][0]
     log = LaneLog(case.lane.directory, case.store.control.row(0), SEGMENT, DISK)
-    case.store.set(0, FLUSHED=start + 3, DISPATCHED=start, FIRST=SEGMENT)
+    case.store.set(0, FLUSHED=start + 3, DISPATCHED=start, FIRST=SEGMENT, RETIRED=SEGMENT)
     log.advance()
     assert (log.limit, log.first) == (start, SEGMENT)
     log.close()

@@ -29,7 +29,7 @@ from commitlog.shm.layout import DECLARED, STAGES, Lane, Stage
 from commitlog.watching.health import health
 from commitlog.watching.snapshot import StoreWatch
 from tests.builders.killed import kill_store
-from tests.crash.scene import halted_process, pid_of
+from tests.crash.scene import halted_process, kill, pid_of
 from tests.waiting import wait_until
 
 SEGMENT_BYTES = 1 << 16
@@ -241,21 +241,36 @@ def test_a_stop_relies_on_no_place_of_the_index_that_no_record_ends_at(
         assert [message.value for message in reader] == [b"0"]
 
 
-def test_segments_that_nobody_retired_are_not_deleted(tmp_path: Path) -> None:
-    """Garbage in `first` can be any segment's begin. The allocator knows how far it has come."""
+@pytest.mark.parametrize("word", [Lane.FIRST, Lane.RETIRED])
+@pytest.mark.parametrize("when", ["an allocator runs", "it is dead", "all are dead"])
+def test_segments_that_nobody_retired_are_not_deleted(tmp_path: Path, when: str, word: int) -> None:
+    """Garbage in a word of retention's can be any segment's begin.
+
+    The other word, or `positions`, know how far retention has come.
+    """
     path, config = tmp_path / "store", config_for(1) | {"flusher": {"positions_interval_ms": 20}}
     values = [b"%d" % number + bytes(1000) for number in range(300)]
     log = StoreDirectory(path).lane_directory(0).commitlog
-    with commitlog.Store.open(path, config) as store:
-        with store.producer() as producer:
-            for value in values:
-                producer.send("t", value)
-            producer.flush("flushed", 60)
-        before = sorted(log.iterdir())
-        with control_of(path) as control:
-            control.row(0)[Lane.FIRST] = 2 * SEGMENT_BYTES
-            wait_until(lambda: control.row(0)[Lane.FIRST] == 0 or not before[0].exists(), "somebody acts on it")
-        assert set(before[:4]) <= set(log.iterdir())
+    store = commitlog.Store.open(path, config)
+    with store.producer() as producer:
+        for value in values:
+            producer.send("t", value)
+        producer.flush("flushed", 60)
+    before = sorted(log.iterdir())
+    allocator = pid_of(path, "allocator")
+    if when == "it is dead":
+        os.kill(allocator, signal.SIGSTOP)
+    if when == "all are dead":
+        kill_store(store)
+    with control_of(path) as control:
+        control.row(0)[word] = 2 * SEGMENT_BYTES
+        if when == "it is dead":
+            kill(allocator)
+        if when == "all are dead":
+            store = commitlog.Store.open(path, config)
+        wait_until(lambda: control.row(0)[word] == 0 or not before[0].exists(), "somebody acts on it")
+    store.close()
+    assert set(before[:4]) <= set(log.iterdir())
     commitlog.Store.open(path, config).close()
     with commitlog.Reader(path) as reader:
         assert [message.value for message in reader] == values
