@@ -128,12 +128,14 @@ def _is_zero(fd: int, position: int, end: int, channel: FileChannel) -> bool:
     """Whether a file has only zeros in [position, end).
 
     All of the range is read, except holes: an interrupted call may be followed by one that writes
-    less, and then the end of the first one is left.
+    less, and then the end of the first one is left. A look ends at a border of blocks: a page that
+    has been read is no hole any more, and the next look would begin in it.
     """
     at: int | None = position
     while at is not None and at < end:
-        data = channel.pread(fd, min(_LOOK_BYTES, end - at), at)
+        border = at - at % _LOOK_BYTES + _LOOK_BYTES
+        data = channel.pread(fd, min(border, end) - at, at)
         if data != bytes(len(data)):
             return False
-        at = channel.next_data(fd, at + _LOOK_BYTES)
+        at = channel.next_data(fd, border)
     return True
