@@ -532,7 +532,7 @@ class PythonNotFound(CommitLogError):
 
 
 class PlannerFailed(CommitLogError):
-    """A Python process that Spark's JVM started for a read ended without an answer."""
+    """A Python process that Spark's JVM started for a read ended, or gave no answer in time."""
 
 
 class JarNotUsable(CommitLogError):

@@ -14,6 +14,8 @@ from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.record.properties import BytesKey
 from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import V4, V6, HandMadeStore
+from tests.leaks import describe, parent_and_state, pids
+from tests.spark_session import jvm_pid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +57,11 @@ def error_line(error: PySparkException) -> str:
     found = re.search(r"commitlog\.errors\.(\w+: .*)", str(error))
     assert found, str(error)
     return found[1].removesuffix(" SQLSTATE: 38000")
+
+
+def children(spark: SparkSession, module: str = "") -> set[int]:
+    """The processes that the session's JVM has started, of all modules or of one."""
+    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark) and module in describe(pid)}
 
 
 def store_of_all_kinds(path: Path) -> HandMadeStore:

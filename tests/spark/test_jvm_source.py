@@ -20,13 +20,13 @@ from pyspark.errors import PySparkException
 import commitlog.spark
 from commitlog.record import properties, record_layout
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
-from tests.leaks import describe, parent_and_state, pids
 from tests.spark.jvm_frames import (
     ALL,
     BY_JVM,
     BY_PYTHON,
     LONG,
     checksum,
+    children,
     error_line,
     failure,
     harm,
@@ -35,7 +35,6 @@ from tests.spark.jvm_frames import (
     store_of_all_kinds,
     store_of_one_lane,
 )
-from tests.spark_session import jvm_pid
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -267,25 +266,16 @@ def test_java_knows_the_layout_of_a_record() -> None:
 # ---- processes -----------------------------------------------------------------------------------
 
 
-def children(spark: SparkSession) -> set[int]:
-    """The processes that the session's JVM has started: planners, and daemons of Python workers."""
-    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark)}
-
-
-def planners(spark: SparkSession) -> list[int]:
-    return [pid for pid in children(spark) if "jvm_planner" in describe(pid)]
-
-
 def test_a_planner_that_dies_is_started_again(spark: SparkSession, store: HandMadeStore) -> None:
     expected = checksum(load(spark, store.path))
-    (planner,) = planners(spark)
+    (planner,) = children(spark, "jvm_planner")
     os.kill(planner, signal.SIGINT)  # Ctrl-C in the driver's terminal
     assert checksum(load(spark, store.path)) == expected
-    assert planners(spark) == [planner]
+    assert children(spark, "jvm_planner") == {planner}
     os.kill(planner, signal.SIGKILL)
-    wait_until(lambda: planners(spark) == [], "the planner is gone")
+    wait_until(lambda: not children(spark, "jvm_planner"), "the planner is gone")
     assert checksum(load(spark, store.path)) == expected
-    assert len(planners(spark)) == 1
+    assert len(children(spark, "jvm_planner")) == 1
 
 
 def test_no_python_worker_reads(spark: SparkSession, store: HandMadeStore) -> None:

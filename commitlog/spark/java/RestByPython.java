@@ -3,11 +3,11 @@ package commitlog.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.io.BufferedInputStream;
 import java.io.Closeable;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.apache.arrow.memory.BufferAllocator;
@@ -40,7 +40,7 @@ final class RestByPython implements Closeable {
         this.reason = reason;
         this.columnCount = columns.length;
         this.process = PythonCommand.start(plan.interpreter, MODULE);
-        this.answer = new BufferedInputStream(this.process.getInputStream());
+        this.answer = new PythonAnswers(this.process);
         this.allocator = ArrowUtils.rootAllocator().newChildAllocator("commitlog", 0, Long.MAX_VALUE);
         this.stream = new ArrowStreamReader(this.answer, this.allocator);
         ObjectNode question = Json.MAPPER.createObjectNode();
@@ -70,6 +70,8 @@ final class RestByPython implements Closeable {
         boolean isThere;
         try {
             isThere = this.stream.loadNextBatch();
+        } catch (ClosedByInterruptException taskEnds) {
+            throw taskEnds;
         } catch (IOException ended) {
             throw this.failed();
         }
@@ -104,7 +106,7 @@ final class RestByPython implements Closeable {
     }
 
     public void close() throws IOException {
-        this.process.destroy();
+        this.process.destroyForcibly(); // also if it is stopped
         this.stream.close();
         this.allocator.close();
     }

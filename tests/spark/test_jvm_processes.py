@@ -1,0 +1,85 @@
+"""The Python processes of Spark's JVM, where they do not answer: nothing waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.builders.hand_made import HandMadeStore
+from tests.spark.jvm_frames import children, failure, harm, load, store_of_one_lane
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIMIT = "spark.commitlog.plannerTimeout"
+
+
+@pytest.fixture
+def own_store(tmp_path: Path) -> HandMadeStore:
+    return store_of_one_lane(tmp_path / "store")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process does nothing in this block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_planner_that_is_stopped_holds_up_no_other_query(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """Another planner is started beside it, and one is left at the end."""
+    assert load(spark, own_store.path).count() == 160
+    (planner,) = children(spark, "jvm_planner")
+    with ThreadPoolExecutor(3) as pool, stopped(planner):
+        counts = [pool.submit(lambda: load(spark, own_store.path).count()) for _ in range(3)]
+        wait_until(lambda: sum(count.done() for count in counts) == 2, "all but one have their answer")
+        os.kill(planner, signal.SIGCONT)
+        assert [count.result() for count in counts] == [160] * 3
+    wait_until(lambda: len(children(spark, "jvm_planner")) == 1, "one planner is left")
+
+
+def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """It names the setting that waits longer. The next query has a new planner."""
+    settings: Any = spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
+    frame = load(spark, own_store.path)
+    (planner,) = children(spark, "jvm_planner")
+    settings.set(LIMIT, "1s")
+    try:
+        with stopped(planner):
+            said = failure(frame.count)
+        assert said.startswith("PlannerFailed: the Python process that plans for Spark's JVM (")
+        assert f"gave no answer in 1 s, for example because a file system hangs; {LIMIT}=1h in Spark's settings" in said
+    finally:
+        settings.remove(LIMIT)
+    assert frame.count() == 160
+    assert planner not in children(spark, "jvm_planner")
+
+
+def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """As a task that reads by itself: its process ends with it."""
+    harm(own_store, 41, 2)
+    context = spark.sparkContext
+
+    def counted() -> object:
+        context.setJobGroup("of this test", "a count")
+        return load(spark, own_store.path).select("value").collect()
+
+    with ThreadPoolExecutor(1) as pool:
+        count = pool.submit(counted)
+        (rest,) = wait_until(lambda: children(spark, "jvm_rest"), "Python reads the rest")
+        with stopped(rest):
+            context.cancelJobGroup("of this test")
+            assert "cancelled" in str(count.exception()).lower()
+            wait_until(lambda: not children(spark, "jvm_rest"), "the task's process has ended")
