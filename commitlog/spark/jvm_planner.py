@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TextIO
@@ -43,20 +43,14 @@ from commitlog.planning.option_names import (
 from commitlog.planning.options import SourceOptions, parse_options, store_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.store_index import LocalIndex
+from commitlog.planning.topic_columns import shared_schema, typed_columns
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.remote.places import Place, newest_schemas, open_index
+from commitlog.spark.message_layouts import layouts, spark_fields
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
-
-_TYPES = {
-    pa.binary(): "binary",
-    pa.string(): "string",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.timestamp("us", "UTC"): "timestamp",
-}
 
 
 def main() -> None:
@@ -88,17 +82,31 @@ def reading(question: Question) -> Answer:
     options = _options(question)
     if reason := _why_by_python(options):
         return {"by_python": reason}
+    is_typed = options.read.values == "columns"
     given = question.get("schema")
-    if given is None:
-        return {"schema": json.dumps(_fields((name, COLUMN_TYPES[name]) for name in options.columns))}
+    if given is not None:
+        _check_given(given, options)
+    elif is_typed:
+        topic = shared_schema(options, newest_schemas(options.place))
+        given = json.dumps(spark_fields(typed_columns(options, topic)))
+    else:
+        given = json.dumps(spark_fields(pa.schema([(name, COLUMN_TYPES[name]) for name in options.columns])))
+    return {"schema": given} | ({"typed": True} if is_typed else {})
+
+
+def _check_given(given: str, options: SourceOptions) -> None:
+    """Checks a user's own schema. Raises OptionError, NoSchema."""
     from pyspark.sql.types import StructType  # costs as much as the rest: most reads give no schema
 
     from commitlog.spark.columns import check_given, check_schema
+    from commitlog.spark.typed_topics import check_typed_schema
 
     schema = StructType.fromJson(json.loads(given))
     check_given(schema, options)
-    check_schema(schema)
-    return {"schema": given}
+    if options.read.values == "columns":
+        check_typed_schema(schema, options)
+    else:
+        check_schema(schema)
 
 
 def _options(question: Question) -> SourceOptions:
@@ -118,29 +126,11 @@ def _why_by_python(options: SourceOptions) -> str:
         return "option reader=python"
     if options.address is not None:
         return "the path is a URL"
-    if options.read.values != "bytes":
+    if options.read.values == "json":
         return f"option values={options.read.values}"
     if options.read.ignore_corrupt:
         return "option ignoreCorruptRecords"
     return "a RocketMQ store root" if is_rocketmq_root(options.path) else ""
-
-
-def _fields(columns: Iterable[tuple[str, pa.DataType]]) -> Answer:
-    """The columns as a struct, in the JSON that Spark writes for its types."""
-    fields = [{"name": name, "type": _type(kind), "nullable": True, "metadata": {}} for name, kind in columns]
-    return {"type": "struct", "fields": fields}
-
-
-def _type(kind: pa.DataType) -> Answer | str:
-    """Spark's JSON for the type of a column."""
-    if pa.types.is_map(kind):
-        sides = {"keyType": _type(kind.key_type), "valueType": _type(kind.item_type)}
-        return {"type": "map", **sides, "valueContainsNull": True}
-    if pa.types.is_list(kind):
-        return {"type": "array", "elementType": _type(kind.value_type), "containsNull": True}
-    if pa.types.is_struct(kind):
-        return _fields((field.name, field.type) for field in kind)
-    return _TYPES[kind]
 
 
 def batch(question: Question) -> Answer:
@@ -156,6 +146,7 @@ def batch(question: Question) -> Answer:
         common = index.plan((), options.read)
     finally:
         index.close()
+    topics = {piece.topic for plan in plans for piece in plan.slices}
     return {
         "store_file": str(StoreDirectory(common.path).file),
         "store_id": common.store_id,
@@ -164,6 +155,7 @@ def batch(question: Question) -> Answer:
         "reserved_prefix": RESERVED_PREFIX,
         "for_python": json.dumps(asdict(common)),
         "tasks": [[_slice(plan, piece) for piece in plan.slices] for plan in plans],
+        **({"layouts": layouts(common.path, topics)} if options.read.values == "columns" else {}),
     }
 
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.errors import CommitLogError
 from commitlog.spark.task_reading import Task, read_task
@@ -28,7 +29,7 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody wants the rows any more
     question = json.loads(sys.stdin.buffer.readline())  # UTF-8, whatever text is here
     plan = replace(_plan(json.loads(question["plan"])), slices=tuple(Slice(*piece) for piece in question["slices"]))
-    schema = pa.schema([(name, COLUMN_TYPES[name]) for name in question["columns"]])
+    schema = to_arrow_schema(StructType.fromJson(json.loads(question["schema"])), timezone="UTC")
     outcome: dict[str, str] = {}
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -62,6 +62,46 @@ def error_line(error: PySparkException) -> str:
 def children(spark: SparkSession, module: str = "") -> set[int]:
     """The processes that the session's JVM has started, of all modules or of one."""
     return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark) and module in describe(pid)}
+
+
+class TaskReader:
+    """A task's reader in the JVM, which the test moves on batch by batch."""
+
+    def __init__(self, spark: SparkSession, path: Path, **options: str) -> None:
+        jvm: Any = spark._jvm
+        given = jvm.java.util.HashMap()
+        for name, value in ({"subscribe": "orders", "path": str(path)} | options).items():
+            given.put(name, value)
+        whole = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)
+        provider = jvm.commitlog.spark.Provider()
+        gateway: Any = spark.sparkContext._gateway
+        none = gateway.new_array(jvm.org.apache.spark.sql.connector.expressions.Transform, 0)
+        batch = provider.getTable(provider.inferSchema(whole), none, given).newScanBuilder(whole).build().toBatch()
+        (task,) = batch.planInputPartitions()
+        self._reader = batch.createReaderFactory().createColumnarReader(task)
+
+    def values(self) -> list[bytes]:
+        """The values of the next batch; [] at the end."""
+        if not self._reader.next():
+            return []
+        batch = self._reader.get()
+        return [bytes(batch.column(1).getBinary(row)) for row in range(batch.numRows())]
+
+    def sizes(self) -> list[int]:
+        """How many rows each batch has, up to the end."""
+        found = []
+        while self._reader.next():
+            found.append(self._reader.get().numRows())
+        self._reader.close()
+        return found
+
+    def read_to(self, found: list[bytes]) -> None:
+        """Adds all values that are left, and closes the reader, also if there is an error."""
+        try:
+            while values := self.values():
+                found += values
+        finally:
+            self._reader.close()
 
 
 def store_of_all_kinds(path: Path) -> HandMadeStore:

@@ -21,7 +21,16 @@ from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.random_damage import Damage, damage, damages
 from tests.nightly import with_nightly
-from tests.spark.jvm_frames import error_line, failure, harm, load, segment_of, store_of_all_kinds, store_of_one_lane
+from tests.spark.jvm_frames import (
+    TaskReader,
+    error_line,
+    failure,
+    harm,
+    load,
+    segment_of,
+    store_of_all_kinds,
+    store_of_one_lane,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,38 +167,6 @@ def test_rows_that_python_reads_of_a_task_are_counted(spark: SparkSession, own_s
     assert frame.count() == 160
     _taken_by_retention(own_store)
     assert frame.count() == len(frame.select("offset").collect()) > 0
-
-
-class TaskReader:
-    """A task's reader in the JVM, which the test moves on batch by batch."""
-
-    def __init__(self, spark: SparkSession, path: Path, **options: str) -> None:
-        jvm: Any = spark._jvm
-        given = jvm.java.util.HashMap()
-        for name, value in ({"subscribe": "orders", "path": str(path)} | options).items():
-            given.put(name, value)
-        whole = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)
-        provider = jvm.commitlog.spark.Provider()
-        gateway: Any = spark.sparkContext._gateway
-        none = gateway.new_array(jvm.org.apache.spark.sql.connector.expressions.Transform, 0)
-        batch = provider.getTable(provider.inferSchema(whole), none, given).newScanBuilder(whole).build().toBatch()
-        (task,) = batch.planInputPartitions()
-        self._reader = batch.createReaderFactory().createColumnarReader(task)
-
-    def values(self) -> list[bytes]:
-        """The values of the next batch; [] at the end."""
-        if not self._reader.next():
-            return []
-        batch = self._reader.get()
-        return [bytes(batch.column(1).getBinary(row)) for row in range(batch.numRows())]
-
-    def read_to(self, found: list[bytes]) -> None:
-        """Adds all values that are left, and closes the reader, also if there is an error."""
-        try:
-            while values := self.values():
-                found += values
-        finally:
-            self._reader.close()
 
 
 @pytest.mark.parametrize("what", ["cut short", "removed", "made again"])

@@ -13,7 +13,7 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** Makes the columns of checked records that a query wants, and no others. */
-final class ColumnBuilder {
+final class ColumnBuilder implements BatchMaker {
     private static final long MS_MOST = Long.MAX_VALUE / 1000;
     private static final int LOG_APPEND_TIME = 1;
     private static final byte[] HEX = "0123456789ABCDEF".getBytes(StandardCharsets.US_ASCII);
@@ -24,6 +24,8 @@ final class ColumnBuilder {
     private final StructType wanted;
     private final Set<String> reservedNames;
     private final byte[] reservedPrefix;
+    private CheckedRecords records;
+    private boolean isDone = true;
 
     /** Properties with a reserved name are no headers. */
     ColumnBuilder(StructType wanted, String[] reservedNames, String reservedPrefix) {
@@ -32,12 +34,25 @@ final class ColumnBuilder {
         this.reservedPrefix = reservedPrefix.getBytes(StandardCharsets.UTF_8);
     }
 
-    ColumnarBatch batch(CheckedRecords records) throws Unreadable {
+    public void begin(CheckedRecords found) {
+        this.records = found;
+        this.isDone = false;
+    }
+
+    public long nextOffset() {
+        return this.isDone ? this.records.nextOffset() : this.records.firstOffset;
+    }
+
+    public ColumnarBatch next() throws Unreadable {
+        if (this.isDone) {
+            return null;
+        }
         ColumnVector[] columns = new ColumnVector[this.wanted.fields().length];
         for (int i = 0; i < columns.length; i++) {
-            columns[i] = this.column(records, this.wanted.fields()[i].name(), this.wanted.fields()[i].dataType());
+            columns[i] = this.column(this.records, this.wanted.fields()[i].name(), this.wanted.fields()[i].dataType());
         }
-        return new ColumnarBatch(columns, records.count);
+        this.isDone = true;
+        return new ColumnarBatch(columns, this.records.count);
     }
 
     private ColumnVector column(CheckedRecords records, String name, DataType type) throws Unreadable {
@@ -93,7 +108,7 @@ final class ColumnBuilder {
     }
 
     /** A client may have sent any number, so it is cut to what fits. */
-    private static long microseconds(long ms) {
+    static long microseconds(long ms) {
         return Math.max(-MS_MOST, Math.min(ms, MS_MOST)) * 1000;
     }
 
@@ -107,7 +122,7 @@ final class ColumnBuilder {
     }
 
     /** Keys. One that the record has in base64 is decoded. */
-    private static BytesVector keys(CheckedRecords records) throws Unreadable {
+    static BytesVector keys(CheckedRecords records) throws Unreadable {
         BytesVector made = new BytesVector(DataTypes.BinaryType, records.bytes, records.count);
         Properties pairs = new Properties(records.bytes);
         for (int row = 0; row < records.count; row++) {

@@ -63,7 +63,7 @@ final class LogScan implements Scan, Batch {
     public InputPartition[] planInputPartitions() {
         RowFilter[] filters = new RowFilter[this.pushed.length];
         for (int i = 0; i < filters.length; i++) {
-            filters[i] = RowFilter.of(this.pushed[i]);
+            filters[i] = RowFilter.of(this.pushed[i], this.planned.prefix);
         }
         List<TaskSlices> kept = new ArrayList<TaskSlices>();
         TaskSlices[] tasks = this.planned.tasks();

@@ -39,7 +39,7 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
         List<Predicate> taken = new ArrayList<Predicate>();
         List<Predicate> left = new ArrayList<Predicate>();
         for (int i = 0; i < predicates.length; i++) {
-            (RowFilter.of(predicates[i]) == null ? left : taken).add(predicates[i]);
+            (RowFilter.of(predicates[i], this.planned.prefix) == null ? left : taken).add(predicates[i]);
         }
         this.pushed = (Predicate[]) taken.toArray(new Predicate[0]);
         return (Predicate[]) left.toArray(new Predicate[0]);

@@ -22,10 +22,10 @@ final class LogTable implements Table, SupportsRead {
     private final Map<CaseInsensitiveStringMap, SupportsRead> ofQueries =
         new HashMap<CaseInsensitiveStringMap, SupportsRead>();
 
-    LogTable(StructType schema, TableOptions options, SupportsRead python) {
+    LogTable(StructType schema, TableOptions options, boolean isTyped, SupportsRead python) {
         this.schema = schema;
         this.options = options;
-        this.planned = new PlannedBatch(options.values);
+        this.planned = new PlannedBatch(options.values, isTyped);
         this.python = python;
     }
 

@@ -10,12 +10,15 @@ import org.apache.spark.unsafe.Platform;
  * All scans of the frame share it, so that they have the same rows.
  */
 final class PlannedBatch {
+    /** How the columns that say where a row is from begin: `offset`, or `_offset` beside a topic's own. */
+    final String prefix;
     private final Map<String, String> options;
     private ReadPlan plan;
     private TaskSlices[] tasks;
 
-    PlannedBatch(Map<String, String> options) {
+    PlannedBatch(Map<String, String> options, boolean isTyped) {
         this.options = options;
+        this.prefix = isTyped ? "_" : "";
     }
 
     synchronized ReadPlan plan() {

@@ -28,6 +28,8 @@ public final class Provider implements TableProvider, DataSourceRegister {
     private StructType inferred;
     /** Why Python reads; empty if the JVM does. */
     private String reason;
+    /** Whether the rows are those of a typed topic. */
+    private boolean isTyped;
 
     public Provider() {
         this.python.setShortName(NAME);
@@ -49,7 +51,7 @@ public final class Provider implements TableProvider, DataSourceRegister {
             return this.python.inferSchema(forPython);
         }
         JsonNode answer = reading(options, null);
-        this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
+        this.take(answer);
         this.inferred = this.reason.isEmpty()
             ? (StructType) DataType.fromJson(Json.text(answer, "schema")) : this.python.inferSchema(forPython);
         return this.inferred;
@@ -63,10 +65,15 @@ public final class Provider implements TableProvider, DataSourceRegister {
         }
         if (!schema.equals(this.inferred)) {
             JsonNode answer = reading(options.values, schema);
-            this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
+            this.take(answer);
         }
         TableByPython byPython = new TableByPython(this.python, schema, options, this.reason);
-        return this.reason.isEmpty() ? new LogTable(schema, options, byPython) : byPython;
+        return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, byPython) : byPython;
+    }
+
+    private void take(JsonNode answer) {
+        this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
+        this.isTyped = answer.has("typed");
     }
 
     /** Whether the options choose topics, as those of a read do. */

@@ -2,6 +2,7 @@ package commitlog.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
+import java.util.HashMap;
 
 /** What the tasks of one read have in common. */
 final class ReadPlan implements Serializable {
@@ -15,6 +16,9 @@ final class ReadPlan implements Serializable {
     /** The plan as Python gave it, for what is handed back to Python. */
     final String forPython;
     final String interpreter;
+    /** The layouts of typed messages, by topic and version. A read of bytes has none. */
+    final HashMap<String, MessageLayout> layouts = new HashMap<String, MessageLayout>();
+    final boolean isTyped;
 
     ReadPlan(JsonNode answer) {
         this.storeFile = Json.text(answer, "store_file");
@@ -24,5 +28,15 @@ final class ReadPlan implements Serializable {
         this.reservedPrefix = Json.text(answer, "reserved_prefix");
         this.forPython = Json.text(answer, "for_python");
         this.interpreter = PythonCommand.interpreter();
+        this.isTyped = answer.has("layouts");
+        JsonNode found = this.isTyped ? Json.at(answer, "layouts") : Json.MAPPER.createArrayNode();
+        for (int i = 0; i < found.size(); i++) {
+            JsonNode one = Json.at(found, i);
+            this.layouts.put(layoutName(Json.text(one, "topic"), Json.at(one, "version").asInt()), new MessageLayout(one));
+        }
+    }
+
+    static String layoutName(String topic, int version) {
+        return topic + "/" + version;
     }
 }

@@ -14,8 +14,9 @@ import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
-import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -35,23 +36,21 @@ final class RestByPython implements Closeable {
     private final int columnCount;
 
     /** Reads the slices from what is left of number `first` on. The reason says why Java does not. */
-    RestByPython(ReadPlan plan, String[] columns, Slice[] slices, int first, long from, long walkFrom, String reason)
+    RestByPython(ReadPlan plan, StructType wanted, Slice[] slices, int first, long from, long walkFrom, String reason)
             throws CommitLogException {
         this.reason = reason;
-        this.columnCount = columns.length;
+        this.columnCount = wanted.length();
         this.process = PythonCommand.start(plan.interpreter, MODULE);
         this.answer = new PythonAnswers(this.process);
         this.allocator = ArrowUtils.rootAllocator().newChildAllocator("commitlog", 0, Long.MAX_VALUE);
         this.stream = new ArrowStreamReader(this.answer, this.allocator);
         ObjectNode question = Json.MAPPER.createObjectNode();
         question.put("plan", plan.forPython);
-        ArrayNode names = question.putArray("columns");
-        for (int i = 0; i < columns.length; i++) {
-            names.add(columns[i]);
+        StructType asked = wanted;
+        if (wanted.isEmpty()) { // a batch of Arrow without columns has no number of rows
+            asked = wanted.add(plan.isTyped ? "_offset" : "offset", DataTypes.LongType);
         }
-        if (columns.length == 0) { // a batch of Arrow without columns has no number of rows
-            names.add("offset");
-        }
+        question.put("schema", asked.json());
         ArrayNode rest = question.putArray("slices");
         for (int i = first; i < slices.length; i++) {
             slices[i].addTo(rest, i == first ? from : slices[i].start, i == first ? walkFrom : slices[i].walkFrom);
@@ -83,7 +82,7 @@ final class RestByPython implements Closeable {
         List<FieldVector> vectors = root.getFieldVectors();
         ColumnVector[] columns = new ColumnVector[this.columnCount];
         for (int i = 0; i < columns.length; i++) {
-            columns[i] = new ArrowColumnVector((FieldVector) vectors.get(i));
+            columns[i] = new RefilledVector((FieldVector) vectors.get(i));
         }
         return new ColumnarBatch(columns, root.getRowCount());
     }

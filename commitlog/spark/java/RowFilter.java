@@ -25,15 +25,15 @@ final class RowFilter {
         this.isNegated = isNegated;
     }
 
-    /** The filter that a predicate of Spark's is; null if Spark has to filter. */
-    static RowFilter of(Predicate predicate) {
+    /** The filter that a predicate of Spark's is; null if Spark has to filter. The columns' names begin with a prefix. */
+    static RowFilter of(Predicate predicate, String prefix) {
         if (predicate instanceof Not) {
-            return of(((Not) predicate).child(), true);
+            return of(((Not) predicate).child(), prefix, true);
         }
-        return of(predicate, false);
+        return of(predicate, prefix, false);
     }
 
-    private static RowFilter of(Predicate predicate, boolean isNegated) {
+    private static RowFilter of(Predicate predicate, String prefix, boolean isNegated) {
         Expression[] parts = predicate.children();
         if (parts.length == 0 || !(parts[0] instanceof NamedReference)) {
             return null;
@@ -46,8 +46,11 @@ final class RowFilter {
             }
             values[i] = ((Literal) parts[i + 1]).value();
         }
-        RowFilter made = new RowFilter(names[0], predicate.name(), values, isNegated);
-        return names.length == 1 && made.isExact() ? made : null;
+        if (names.length != 1 || !names[0].startsWith(prefix)) {
+            return null;
+        }
+        RowFilter made = new RowFilter(names[0].substring(prefix.length()), predicate.name(), values, isNegated);
+        return made.isExact() ? made : null;
     }
 
     private boolean isExact() {

@@ -22,7 +22,7 @@ final class TaskReader implements PartitionReader {
     private final ReadPlan plan;
     private final Slice[] slices;
     private final StructType wanted;
-    private final ColumnBuilder builder;
+    private final BatchMaker maker;
     private final PlannedStore store;
     private int current;
     private long nextOffset;
@@ -37,7 +37,8 @@ final class TaskReader implements PartitionReader {
         this.plan = plan;
         this.slices = slices;
         this.wanted = wanted;
-        this.builder = new ColumnBuilder(wanted, plan.reservedNames, plan.reservedPrefix);
+        this.maker = plan.isTyped ? new TypedBatches(plan, wanted)
+            : new ColumnBuilder(wanted, plan.reservedNames, plan.reservedPrefix);
         this.store = new PlannedStore(plan.storeFile, plan.storeId);
         this.begin();
     }
@@ -64,7 +65,7 @@ final class TaskReader implements PartitionReader {
         } catch (ClosedByInterruptException taskEnds) {
             throw taskEnds;
         } catch (IOException reason) {
-            this.rest = new RestByPython(this.plan, this.wanted.fieldNames(), this.slices, this.current, this.nextOffset,
+            this.rest = new RestByPython(this.plan, this.wanted, this.slices, this.current, this.nextOffset,
                 this.walkFrom, reason.getMessage());
         }
         return this.rest.batch();
@@ -84,15 +85,19 @@ final class TaskReader implements PartitionReader {
             if (this.reader == null) {
                 this.reader = new SliceReader(this.slices[this.current], this.plan.segmentBytes, this.room);
             }
-            CheckedRecords records = this.reader.batch();
-            if (records != null) {
-                ColumnarBatch made = this.builder.batch(records);
-                this.store.look();
-                this.nextOffset = records.nextOffset();
-                this.walkFrom = this.reader.walkFrom();
+            ColumnarBatch made = this.maker.next();
+            if (made != null) {
+                this.nextOffset = this.maker.nextOffset();
                 return made;
             }
-            this.endSlice();
+            this.walkFrom = this.reader.walkFrom(); // all that was read is done
+            CheckedRecords records = this.reader.batch();
+            if (records == null) {
+                this.endSlice();
+            } else {
+                this.store.look();
+                this.maker.begin(records);
+            }
         }
         this.store.look();
         return null;
