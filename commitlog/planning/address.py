@@ -156,9 +156,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+_TOKEN = re.compile(r"clog_[^/?#]*")
+
+
 def shown_url(url: str) -> str:
-    """A URL for an error's text, without possible secrets: a password, text behind the store."""
-    scheme, separator, place = url.strip().partition("://")
+    """A URL for an error's text without a password, a token, or text behind the store."""
+    scheme, separator, place = _TOKEN.sub("clog_…", url.strip()).partition("://")
     if not separator:
         scheme, place = "", scheme
     if "@" in place:

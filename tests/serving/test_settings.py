@@ -114,7 +114,9 @@ def test_the_command_says_so_in_one_line(store: HandMadeStore) -> None:
     assert line.endswith("[IllegalArgument]")
 
 
-@pytest.mark.parametrize("rest", ["?token=SECRET", "#SECRET", "/store?t=SECRET", "/store/SECRET", "?a@SECRET"])
+@pytest.mark.parametrize(
+    "rest", ["?token=SECRET", "#SECRET", "/store?t=SECRET", "/store/SECRET", "?a@SECRET", "/clog_SECRET/store"]
+)
 @pytest.mark.parametrize("place", ["commitlog+tls://host:1", "commitlog+tls://user:SECRET@host", "commitlog://h:x"])
 def test_no_error_shows_what_may_be_a_token_in_a_url(place: str, rest: str) -> None:
     with pytest.raises(IllegalArgument) as refused:
