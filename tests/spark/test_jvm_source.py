@@ -10,7 +10,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -121,14 +121,15 @@ def test_only_the_wanted_columns_are_read(spark: SparkSession, store: HandMadeSt
     assert load(spark, store.path).count() == len(store.rows("orders"))
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, compressed: bool) -> None:
+@pytest.mark.parametrize("noted", [False, True])
+def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, noted: bool) -> None:
     """Names are names and values are values, whichever of the two a query wants, whoever reads."""
     made = HandMadeStore(tmp_path / "store", 1 << 14)
-    made.lane(0).append(
-        "orders", zlib.compress(b"one") if compressed else b"one", properties={"name": "välue"}, sys_flag=compressed
-    )
+    made.lane(0).append("orders", b"one", properties={"name": "välue"})
     made.publish()
+    if noted:  # Python reads the task
+        made.directory.lane_directory(0).quarantine.mkdir()
+        (made.directory.lane_directory(0).quarantine / "corrupt-").touch()
     frame = load(spark, made.path, includeHeaders="true")
     with_more = frame.selectExpr("headers.value", "headers[0].key", "length(value)")
     for found in (frame.selectExpr("headers.value").first(), with_more.first()):
@@ -276,6 +277,37 @@ def test_a_planner_that_dies_is_started_again(spark: SparkSession, store: HandMa
     wait_until(lambda: not children(spark, "jvm_planner"), "the planner is gone")
     assert checksum(load(spark, store.path)) == expected
     assert len(children(spark, "jvm_planner")) == 1
+
+
+def test_compressed_values(spark: SparkSession, tmp_path: Path) -> None:
+    """The JVM unpacks zlib. Python reads what does not unpack, and what is compressed otherwise."""
+    made = HandMadeStore(tmp_path / "store", 1 << 23)
+    plain = [b"", b"a", b"many " * 1000, os.urandom(5000), bytes(4 << 20)]
+    bad = [b"", zlib.compress(b"cut")[:-1], b"no zlib", zlib.compress(bytes((4 << 20) + 1))]
+    for body in plain:
+        made.lane(0).append("orders", zlib.compress(body) + b"behind", key="k", sys_flag=0x301 if body else 1)
+        made.lane(0).append("orders", body[:9])
+        made.lane(1).append("many", zlib.compress(bytes(4 << 20)), sys_flag=1)
+    for number, body in enumerate(bad):
+        made.lane(0).append(f"bad{number}", b"good")
+        made.lane(0).append(f"bad{number}", body, sys_flag=1)
+    made.lane(0).append("LZ4", zlib.compress(b"a"), sys_flag=0x101)
+    made.publish()
+    settings: Any = spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
+    before = settings.get("spark.pyspark.python", None)
+    frame = load(spark, made.path)
+    assert BY_JVM in plan_of(frame)
+    settings.set("spark.pyspark.python", "/nowhere/python")  # no task can start a process
+    try:
+        found = [bytes(row[0]) for row in frame.orderBy("offset").select("value").collect()]
+        assert "PythonNotFound" in failure(load(spark, made.path, subscribe="LZ4").select("value").collect)
+    finally:
+        settings.remove("spark.pyspark.python") if before is None else settings.set("spark.pyspark.python", before)
+    assert found == [value for body in plain for value in (body, body[:9])]
+    assert load(spark, made.path, subscribe="many").selectExpr("sum(length(value))").first() == (5 << 22,)
+    for topic in ("bad0", "bad1", "bad2", "bad3", "LZ4"):
+        said = failure(load(spark, made.path, subscribe=topic).select("value").collect)
+        assert said == failure(load(spark, made.path, subscribe=topic, reader="python").select("value").collect)
 
 
 def test_no_python_worker_reads(spark: SparkSession, store: HandMadeStore) -> None:

@@ -113,12 +113,22 @@ final class ColumnBuilder implements BatchMaker {
     }
 
     private static BytesVector values(CheckedRecords records) throws Unreadable {
-        for (int row = 0; row < records.count; row++) {
-            if ((records.sysFlag[row] & RecordLayout.COMPRESSED) != 0) {
-                throw new Unreadable("a compressed value");
+        BytesVector made = new BytesVector(DataTypes.BinaryType, records.bytes, records.bodyAt, records.bodyBytes);
+        BodyUnpacker unpacker = null;
+        try {
+            for (int row = 0; row < records.count; row++) {
+                if ((records.sysFlag[row] & RecordLayout.COMPRESSED) != 0) {
+                    unpacker = unpacker == null ? new BodyUnpacker() : unpacker;
+                    made.set(row, unpacker.unpacked(
+                        records.bytes, records.bodyAt[row], records.bodyBytes[row], records.sysFlag[row]));
+                }
+            }
+        } finally {
+            if (unpacker != null) {
+                unpacker.close();
             }
         }
-        return new BytesVector(DataTypes.BinaryType, records.bytes, records.bodyAt, records.bodyBytes);
+        return made;
     }
 
     /** Keys. One that the record has in base64 is decoded. */

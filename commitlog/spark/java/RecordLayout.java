@@ -25,6 +25,7 @@ final class RecordLayout {
 
     static final int COMPRESSED = 0x1;
     static final int PREPARED = 0x4;
+    static final int COMPRESSION_KIND = 0x700;
     static final int BORN_HOST_V6 = 0x10;
     static final int STORE_HOST_V6 = 0x20;
 
