@@ -27,6 +27,7 @@ from commitlog.reading.lane_choice import NO_LANES
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.promotions import shared_ends
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.time_search import find_by_time, older_than
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
 
@@ -234,6 +235,18 @@ class LocalIndex:
     def _find_by_time(self, key: QueueKey, ms: int) -> int | None:
         self._on_step()
         return self.index.find_by_time(*key, ms)
+
+    def stored_between(self, key: QueueKey, since_ms: int | None, until_ms: int | None) -> tuple[int, int | None]:
+        """Queue offsets [first, behind) that have all messages of these times (ms, both included).
+
+        It has others, too, wherever that is not sure: see `older_than`. `behind` is None for "all".
+        """
+        lane = self.index.lanes.get(key[1])
+        if lane is None:
+            return 0, None
+        with named_while_reading(self.path):
+            first = 0 if since_ms is None else older_than(lane, key[0], since_ms)
+            return first, None if until_ms is None else find_by_time(lane, key[0], until_ms + 1)
 
     def slices(self, ranges: Ranges) -> list[Slice]:
         found: list[Slice] = []

@@ -40,6 +40,27 @@ def find_by_time(index: LaneIndex, topic: str, timestamp_ms: int) -> int | None:
     return _find_by_walking(index, topic, max(indexed, known.first), known.walk_from(indexed), timestamp_ms)
 
 
+def older_than(index: LaneIndex, topic: str, timestamp_ms: int) -> int:
+    """A queue offset before which all messages were stored before a time (ms): surely, or it is 0.
+
+    A lane's times never go back. So one whole message that is older says it of all before it. Of
+    damaged ones, at the border, nobody knows the time. It is where `find_by_time` is, or earlier.
+    """
+    known = index.queues.get(topic)
+    if known is None:
+        return 0
+    found = find_by_time(index, topic, timestamp_ms)
+    border = min(known.end if found is None else found, known.indexed)
+    if border <= known.first:
+        return 0  # retention may have deleted messages before it
+    with index.queue(topic) as queue:
+        try:
+            last = index.record_of(topic, queue, border - 1)
+        except (DamagedFile, CorruptRecord):
+            return 0
+    return border if last.store_timestamp < timestamp_ms else 0
+
+
 def _find_one_by_one(
     index: LaneIndex, topic: str, queue: ConsumeQueue, known: QueueRange, timestamp_ms: int
 ) -> int | None:

@@ -5,6 +5,7 @@ ends with its input. All planning is that of the Python source; only the form of
 
     about "reading"  may the JVM read this?  → {"schema": …} or {"by_python": the reason}
     about "batch"    plan its tasks          → what ReadPlan.java and Slice.java take
+    about "times"    where are they?         → {"store_id": …, "ranges": offsets of each queue}
     about "topics"   which topics are there? → {"topics": their names}
     about "topic"    is this one there?      → what Catalog.java takes; {} if not
 
@@ -166,6 +167,23 @@ def _slice(plan: ReadPlan, piece: Slice) -> Answer:
     return asdict(piece) | {"log": str(lane.commitlog), "queue": str(queue), "quarantine": str(lane.quarantine)}
 
 
+def times(question: Question) -> Answer:
+    """Queue offsets [first, behind) that have all messages of the wanted times (ms, both included).
+
+    There is a pair for each of the question's queues [topic, lane]; `behind` is null for "all".
+    Raises what looking at the store raises.
+    """
+    options = _options(question)
+    index = LocalIndex(options.path, options.read.isolation)
+    try:
+        index.refresh()
+        wanted = question["since"], question["until"]
+        ranges = [index.stored_between((topic, lane), *wanted) for topic, lane in question["queues"]]
+        return {"store_id": index.store_id, "ranges": ranges}
+    finally:
+        index.close()
+
+
 def topics(question: Question) -> Answer:
     """The tables of a catalog: the topics of its store, with messages or a schema.
 
@@ -212,6 +230,7 @@ def _topics_with_messages(place: Place) -> list[str]:
 _ABOUT: dict[str, Callable[[Question], Answer]] = {
     "reading": reading,
     "batch": batch,
+    "times": times,
     "topics": topics,
     "topic": topic,
 }

@@ -17,13 +17,15 @@ final class LogScan implements Scan, Batch {
     private final PlannedBatch planned;
     private final StructType wanted;
     private final Predicate[] pushed;
+    private final TimeFilter times;
     private final ScanBuilder python;
     private boolean isStream;
 
-    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, ScanBuilder python) {
+    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, TimeFilter times, ScanBuilder python) {
         this.planned = planned;
         this.wanted = wanted;
         this.pushed = pushed;
+        this.times = times;
         this.python = python;
     }
 
@@ -32,7 +34,8 @@ final class LogScan implements Scan, Batch {
     }
 
     public String description() {
-        return Provider.NAME + " (read by the JVM) PushedFilters: " + Arrays.toString(this.pushed);
+        return Provider.NAME + " (read by the JVM) PushedFilters: " + Arrays.toString(this.pushed)
+            + (this.times.isGiven() ? " Times: " + this.times : "");
     }
 
     /** A batch is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
@@ -43,7 +46,8 @@ final class LogScan implements Scan, Batch {
     /** Equal scans of one frame have the same rows, so that Spark reads them once. */
     public boolean equals(Object other) {
         return other instanceof LogScan && ((LogScan) other).planned == this.planned
-            && ((LogScan) other).wanted.equals(this.wanted) && Arrays.equals(((LogScan) other).pushed, this.pushed);
+            && ((LogScan) other).wanted.equals(this.wanted) && Arrays.equals(((LogScan) other).pushed, this.pushed)
+            && ((LogScan) other).times.toString().equals(this.times.toString());
     }
 
     public int hashCode() {
@@ -73,7 +77,8 @@ final class LogScan implements Scan, Batch {
                 kept.add(cut);
             }
         }
-        return (InputPartition[]) kept.toArray(new InputPartition[0]);
+        TaskSlices[] cut = (TaskSlices[]) kept.toArray(new TaskSlices[0]);
+        return this.times.isGiven() ? this.times.narrowed(cut, this.planned) : cut;
     }
 
     public PartitionReaderFactory createReaderFactory() {

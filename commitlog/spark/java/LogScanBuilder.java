@@ -17,6 +17,7 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
     private final ScanBuilder python;
     private StructType wanted;
     private Predicate[] pushed = new Predicate[0];
+    private TimeFilter times = new TimeFilter();
 
     LogScanBuilder(PlannedBatch planned, StructType schema, ScanBuilder python) {
         this.planned = planned;
@@ -42,6 +43,7 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
             (RowFilter.of(predicates[i], this.planned.prefix) == null ? left : taken).add(predicates[i]);
         }
         this.pushed = (Predicate[]) taken.toArray(new Predicate[0]);
+        this.times = TimeFilter.of(left, this.planned.prefix);
         return (Predicate[]) left.toArray(new Predicate[0]);
     }
 
@@ -50,6 +52,6 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
     }
 
     public Scan build() {
-        return new LogScan(this.planned, this.wanted, this.pushed, this.python);
+        return new LogScan(this.planned, this.wanted, this.pushed, this.times, this.python);
     }
 }

@@ -12,7 +12,7 @@ import org.apache.spark.unsafe.Platform;
 final class PlannedBatch {
     /** How the columns that say where a row is from begin: `offset`, or `_offset` beside a topic's own. */
     final String prefix;
-    private final Map<String, String> options;
+    final Map<String, String> options;
     private ReadPlan plan;
     private TaskSlices[] tasks;
 

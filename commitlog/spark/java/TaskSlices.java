@@ -11,7 +11,7 @@ final class TaskSlices implements InputPartition {
 
     final Slice[] slices;
 
-    private TaskSlices(Slice[] slices) {
+    TaskSlices(Slice[] slices) {
         this.slices = slices;
     }
 
