@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 import typer
 
 from commitlog.cli.completion import topics_of
-from commitlog.cli.message_formats import Write, as_value, condition, format_of
+from commitlog.cli.message_formats import Write, as_value, format_of
 from commitlog.cli.output import discard_output
 from commitlog.cli.served import (
     CaFileOption,
@@ -22,6 +22,7 @@ from commitlog.cli.served import (
     TokenFileOption,
     served_address,
 )
+from commitlog.cli.where_option import where_condition
 from commitlog.lines import for_terminal
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def cat(
 
     terminal = sys.stdout.isatty()  # a pipe gets the bytes as they are
     write = format_of(form, terminal=terminal)
-    wanted = [condition(text) for text in where or []]
+    wanted = [where_condition(text) for text in where or []]
     out = cast(BinaryIO, sys.stdout.buffer)
     files = (token_file, ca_file, cert_file, key_file)
     address = served_address(store, *files)

@@ -119,15 +119,3 @@ def _piece(found: re.Match[str]) -> bytes | Write:
     raise typer.BadParameter(
         f"--format: {found[0]!r} is not known; there are %{' %'.join(_FIELDS)} and \\n \\r \\t \\0 \\\\ \\x41"
     )
-
-
-def condition(text: str) -> Callable[[Message], bool]:
-    """What `--where KEY=VALUE` asks for: `key`, `tags`, or a header. Raises typer.BadParameter."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise typer.BadParameter(f"--where {text!r}: write key=VALUE, tags=VALUE or HEADER=VALUE")
-    if name == "key":
-        return lambda message: message.key == value
-    if name == "tags":
-        return lambda message: message.tags == value
-    return lambda message: message.headers.get(name) == value

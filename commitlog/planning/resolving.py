@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
-from commitlog.planning.options import Bound, SourceOptions
+from commitlog.planning.options import SourceOptions
 from commitlog.planning.row_limit import QueueKey
+from commitlog.planning.starting_offsets import Bound
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.task_sizes import plan
 from commitlog.reading.missing_topics import missing_topics

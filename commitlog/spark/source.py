@@ -36,10 +36,11 @@ from commitlog.planning.option_names import (
     check_names,
     check_table,
 )
-from commitlog.planning.options import Bound, SourceOptions, parse_options
+from commitlog.planning.options import SourceOptions, parse_options
 from commitlog.planning.reader_name import position_of
 from commitlog.planning.resolving import Resolver, beyond_end, data_loss, gone
 from commitlog.planning.row_limit import QueueKey, next_first
+from commitlog.planning.starting_offsets import Bound
 from commitlog.planning.store_index import HeldName, StoreIndex
 from commitlog.planning.task_sizes import share_out
 from commitlog.reading.queue_range import QueueRange
