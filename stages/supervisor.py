@@ -72,7 +72,7 @@ class Supervisor:
         except (StageFailed, PoolUnlinked, StoreMoved, StoreSuperseded) as error:
             tell_error(error)
             code = 1
-        report = store.stop()
+        report = store.stop_in_order()
         log.info("stopped: %s", report)
         tell({"stopped": True, "drained": report.drained, "kept": report.kept})
         return code

@@ -24,7 +24,7 @@ from commitlog.shm.layout import HA_SERVICE, Header, Lane
 from commitlog.shm.row_check import check_row
 from commitlog.stages.supervising.reporting import tell, tell_error, warn
 from commitlog.stages.supervising.stage_processes import StageProcess, StageProcesses, stage_module
-from commitlog.stages.supervising.stopping import close_store, give_up_pool, is_undrained, rewrites_are_left
+from commitlog.stages.supervising.store_closing import close_store, give_up_pool, is_undrained, rewrites_are_left
 from commitlog.stages.supervising.store_watch import StoreWatch
 from commitlog.status import StopReport
 
@@ -227,7 +227,7 @@ class RunningStore:
 
     # ---- stopping -------------------------------------------------------------------------------
 
-    def stop(self) -> StopReport:
+    def stop_in_order(self) -> StopReport:
         """Stops the store.
 
         It tells producers, lets the stages drain in order, writes the last positions, and removes

@@ -1,6 +1,6 @@
 """The last steps of a proper stop: final positions, RocketMQ's files, unused segments, the pool.
 
-RunningStore.stop has the order of the whole stop.
+RunningStore.stop_in_order has the order of the whole stop.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from commitlog.shm.layout import LANE_ROWS, LANES_AT, Header, Lane, Stage
 from commitlog.shm.row_check import check_row
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.starting import StoreOpening
-from commitlog.stages.supervising.stopping import close_store
+from commitlog.stages.supervising.store_closing import close_store
 from commitlog.status import StopReport
 from tests.fake_clock import SteppingClock
 from tests.faults.channel import FaultsDirectory, FaultyChannel

@@ -187,7 +187,7 @@ def adopt_without_a_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_what_was_not_published(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("commitlog.stages.supervising.stopping.clear_unpublished", lambda *_: False)
+    patch.setattr("commitlog.stages.supervising.store_closing.clear_unpublished", lambda *_: False)
 
 
 def unlink_when_retired(patch: pytest.MonkeyPatch) -> None:

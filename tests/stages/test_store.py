@@ -24,7 +24,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES
 from commitlog.stages.supervising.starting import StoreOpening
-from commitlog.stages.supervising.stopping import give_up_pool
+from commitlog.stages.supervising.store_closing import give_up_pool
 from commitlog.stages.supervising.store_locks import StoreLocks
 from commitlog.stages.supervisor import Supervisor
 from commitlog.statistics import store_statistics
