@@ -61,7 +61,7 @@ class Progress:
     """Says that Kafka does not answer, and why; empty if it does."""
     _written_ns: int = LONG_AGO_NS
     _next_look_ns: int = LONG_AGO_NS
-    _oldest: tuple[int, int] = (0, 0)
+    _oldest: tuple[int | None, int] = (0, 0)
     """The store time of the oldest message that waits, and when it was seen first."""
     _before: tuple[int, int] = (0, 0)
     """Messages and time at the last write, for the rate."""
@@ -210,18 +210,22 @@ class Progress:
             return self._now.aged(self.clock.wall_ms())
         now = self.clock.monotonic_ns()
         self._next_look_ns = now + _LOOK_SHARE * (now - began)
-        age = 0 if oldest_ms is None else self._age(oldest_ms)
+        if not messages:
+            self._oldest = 0, 0
+        age = self._age(oldest_ms) if messages else 0
         return replace(self._now, behind_messages=messages, behind_bytes=size, behind_ms=age)
 
-    def _age(self, oldest_ms: int) -> int:
+    def _age(self, oldest_ms: int | None) -> int:
         """How long the oldest message that waits has waited.
 
-        That is since it was seen first, at least: the clock may have been set back.
+        That is since it was seen first, at least: the clock may have been set back, or nobody may
+        know when it was stored.
         """
         now = self.clock.monotonic_ns()
         if oldest_ms != self._oldest[0]:
             self._oldest = oldest_ms, now
-        return max(self.clock.wall_ms() - oldest_ms, (now - self._oldest[1]) // 1_000_000)
+        seen = (now - self._oldest[1]) // 1_000_000
+        return seen if oldest_ms is None else max(self.clock.wall_ms() - oldest_ms, seen)
 
     def _waiting(self, positions: Mapping[str, Mapping[int, int]]) -> dict[QueueKey, tuple[int, int]]:
         found = {}

@@ -19,7 +19,7 @@ from commitlog.columns.read_plan import ReadOptions
 from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DataLoss, ForwardError, OffsetOutOfRange
+from commitlog.errors import CommitLogError, DataLoss, ForwardError, OffsetOutOfRange
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.queue_range import QueueRange
@@ -149,15 +149,28 @@ class Source:
         pa.default_memory_pool().release_unused()
 
     def behind(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> tuple[int, int, int | None]:
-        """Counts waiting messages: their number, bytes (estimated), and the oldest store time."""
+        """Counts waiting messages: their number, bytes (estimated), and the oldest store time.
+
+        The time is None where no message has an entry in its consume queue yet.
+        """
         messages = sum(end - begin for begin, end in ranges.values())
         size = sum(int(work.record_bytes * work.slice.rows) for work in self._index.work(ranges))
-        times = [
-            lane.record(topic, begin).store_timestamp
-            for (topic, number), (begin, _) in ranges.items()
-            if begin < (lane := self._index.index.lanes[number]).queues[topic].indexed
-        ]
+        times = [time for key, (begin, _) in ranges.items() if (time := self._stored_ms(key, begin)) is not None]
         return messages, size, min(times, default=None)
+
+    def _stored_ms(self, key: QueueKey, offset: int) -> int | None:
+        """When a message was stored; None where the consume queue does not tell.
+
+        What the index has only walked may have an entry since: it counts if it names the message.
+        """
+        topic, number = key
+        lane = self._index.index.lanes[number]
+        try:
+            return lane.record(topic, offset).store_timestamp
+        except (CommitLogError, OSError):
+            if offset < lane.queues[topic].indexed:
+                raise
+            return None
 
     def close(self) -> None:
         """Lets go of the store."""

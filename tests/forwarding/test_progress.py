@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+import commitlog
+from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.forwarder_files import forwarders
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.progress import Progress
 from commitlog.forwarding.store_source import Source
 from tests.builders.hand_made import small_store
 from tests.fake_clock import SetClock
+from tests.waiting import wait_until
 
 
 def test_looks_that_take_long_come_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +57,28 @@ def test_what_waits_gets_older_after_the_clock_was_set_back(tmp_path: Path, monk
     source.close()
     (shown,) = forwarders(store.directory)
     assert (shown.behind_messages, shown.behind_ms) == (3, 40_000)
+
+
+def test_what_came_while_it_ran_gets_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has walked these messages, and looks at no entry while nothing moves."""
+    clock = SetClock()
+    monkeypatch.setattr("commitlog.disk.forwarder_files.SYSTEM_CLOCK", clock)
+    with commitlog.Store.open(tmp_path / "store") as store, store.producer() as producer:
+        producer.send("other", b"first")
+        producer.flush("flushed", 60)
+        source = Source(str(store.path), accept_loss=False)
+        progress = Progress(settings_of(store.path, "kafka://one", topics=["orders"]), source, clock, lambda: "")
+        progress.write(now=True)
+        for number in range(3):
+            producer.send("orders", b"%d" % number)
+        producer.flush("flushed", 60)
+        source.refresh()
+        wait_until(lambda: store.statistics().lanes[0].dispatched == store.statistics().lanes[0].flushed, "an index")
+        clock.wall = SYSTEM_CLOCK.wall_ms() + 40_000
+        clock.boot += 1_000_000_000
+        progress.write(now=True)
+        (shown,) = forwarders(StoreDirectory(store.path))
+        progress.close()
+        source.close()
+    assert shown.behind_messages == 3
+    assert shown.behind_ms >= 40_000
