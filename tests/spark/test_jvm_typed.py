@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
+import struct
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
+from commitlog.record.record import Record
+from commitlog.record.row_headers import ROW_HEADERS
+from commitlog.spark.message_layouts import layouts
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.random_damage import Damage, damage, damages
 from tests.builders.typed_data import schemas_with_rows
@@ -31,7 +36,7 @@ FIRST = (
 GROWN = FIRST.replace("NOT NULL", "").replace("tiny TINYINT", "tiny BIGINT").replace("half FLOAT", "half DOUBLE")
 GROWN = GROWN.replace("DECIMAL(10,2)", "DECIMAL(25,6)") + ", _more ARRAY<INT>"
 FEW = settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller case would take hundreds of queries
@@ -205,6 +210,70 @@ def check_damaged(spark: SparkSession, undamaged: HandMadeStore, damages: list[D
             for reader in ("any", "python")
         )
         assert by_jvm == by_python
+
+
+SMALL = "a ARRAY<STRING>, s STRUCT<b: ARRAY<STRUCT<n: INT, t: STRING>>, d: DECIMAL(9,2)>, m MAP<STRING, BIGINT>"
+SMALL_ROWS = [{"a": []}, {"a": ["x", None]}, {"s": {"b": [], "d": Decimal(1)}, "m": {"k": None}}, {}]
+
+wrong_numbers = st.lists(
+    st.tuples(st.integers(0, 400), st.sampled_from([-(1 << 63), -1, 0, 1, 3, 8, 201, 1 << 31, 1 << 32])),
+    min_size=1,
+    max_size=2,
+)
+"""Numbers of eight bytes: which one of a message is replaced, and by what."""
+
+
+def append_value(store: HandMadeStore, whole: Record, value: bytearray) -> None:
+    """Appends a record that is like another one, but for its value."""
+    headers = {name: text for name, text in whole.properties.items() if name in ROW_HEADERS}
+    store.lane(0).append("orders", bytes(value), properties=headers)
+    store.publish()
+
+
+def check_wrong_numbers(spark: SparkSession, path: Path, rows: list[dict[str, Any]], wrong: Any) -> None:
+    with TemporaryDirectory(dir=path) as place:
+        store = HandMadeStore(Path(place) / "store")
+        schema = declare(store, "orders", SMALL)
+        whole = append_rows(store.lane(0), schema, rows)
+        value = bytearray(whole.body)
+        for number, replacement in wrong:
+            struct.pack_into("<q", value, 4 * number % (len(value) - 7), replacement)
+        append_value(store, whole, value)
+        by_jvm, by_python = (outcome_of(frame.selectExpr("to_json(struct(*))")) for frame in both(spark, store))
+        assert by_jvm == by_python
+
+
+@settings(FEW)
+@given(rows=st.lists(st.sampled_from(SMALL_ROWS), min_size=1, max_size=9), wrong=wrong_numbers)
+def test_wrong_numbers_in_a_message(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], wrong: Any
+) -> None:
+    """A record that is whole, whose value is not: the rows or the error are the Python source's."""
+    check_wrong_numbers(spark, tmp_path_factory.getbasetemp(), rows, wrong)
+
+
+@pytest.mark.nightly
+@settings(FEW, max_examples=1_000)
+@given(rows=st.lists(st.sampled_from(SMALL_ROWS), min_size=1, max_size=9), wrong=wrong_numbers)
+def test_wrong_numbers_in_a_message_many(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], wrong: Any
+) -> None:
+    check_wrong_numbers(spark, tmp_path_factory.getbasetemp(), rows, wrong)
+
+
+def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
+    """It leads nowhere, and is wrong all the same: a place that no buffer can have."""
+    store = HandMadeStore(tmp_path / "store")
+    schema = declare(store, "orders", "n BIGINT, a ARRAY<STRING>")
+    whole = append_rows(store.lane(0), schema, [{"n": 7, "a": []}])
+    (layout,) = layouts(store.path, ["orders"])
+    value = bytearray(whole.body)
+    offsets_of_texts = 5  # behind bits and numbers, bits and offsets of lists, and bits of texts
+    struct.pack_into("<q", value, layout["buffers_at"] + 16 * offsets_of_texts, 201)
+    append_value(store, whole, value)
+    said = [failure(frame.collect) for frame in both(spark, store)]
+    assert said[0] == said[1]
+    assert "did not start on 8-byte aligned offset: 201" in said[0]
 
 
 @settings(FEW)

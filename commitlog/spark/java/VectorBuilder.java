@@ -96,8 +96,8 @@ final class VectorBuilder {
 
     /** Where the offsets are. They ascend, from 0 at least to `most` at most. */
     private int offsets(StoredColumn column, int rows, int most) throws Unreadable {
-        if (rows == 0) { // Arrow may have none then, and none is looked at
-            return 0;
+        if (rows == 0 && this.message.sizeOf(column, 1) == 0) { // Arrow may have no offset at all then
+            return this.message.placeOf(column, 1, 0);
         }
         int at = this.message.placeOf(column, 1, Integer.BYTES * (rows + 1L));
         int first = this.message.bytes.getInt(at);
