@@ -536,7 +536,7 @@ class PlannerFailed(CommitLogError):
 
 
 class JarNotUsable(CommitLogError):
-    """Spark's JVM can't read stores itself: its jar can't be built, or not be added."""
+    """Spark's JVM can't read stores itself: it has no jar, or another version's."""
 
 
 class ReadingWarning(UserWarning):

@@ -31,7 +31,7 @@ import pyarrow as pa
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, DataLoss, ReadingWarning
+from commitlog.errors import CommitLogError, DataLoss, JarNotUsable, ReadingWarning
 from commitlog.planning.option_checks import check_batch, check_read
 from commitlog.planning.option_names import (
     SINK_SPELLING,
@@ -48,6 +48,7 @@ from commitlog.planning.topic_columns import shared_schema, typed_columns
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.remote.places import Place, newest_schemas, open_index
+from commitlog.spark.launching.java_sources import checksum
 from commitlog.spark.message_layouts import layouts, spark_fields
 
 Question = dict[str, Any]
@@ -59,15 +60,26 @@ def main() -> None:
     warnings.simplefilter("always", ReadingWarning)  # a process that lives long would say each but once
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, and the planner ends with it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sources = checksum()
     with _answers() as answers:
         for line in sys.stdin.buffer:  # UTF-8, whatever text is here
             question = json.loads(line)
             try:
+                _check_jar(question, sources)
                 answer = _ABOUT[question["about"]](question)
             except CommitLogError as error:
                 answer = {"error": type(error).__name__, "words": str(error)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
+
+
+def _check_jar(question: Question, sources: str) -> None:
+    """Raises JarNotUsable if the jar is of another version: its questions may mean other things."""
+    if question.get("sources") != sources:
+        raise JarNotUsable(
+            f"the jar that Spark has is of another version of commitlog than {sys.executable} has: give Spark the one "
+            "whose path `python -m commitlog.spark.launching.jvm_reader` prints"
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from commitlog.spark.launching.format_jar import SOURCES
+from commitlog.spark.launching.java_sources import SOURCES
 
 JANINOS = "-rawtypes,-unchecked,-cast"
 """What Janino's dialect of Java needs: it takes no result of a generic method without a cast."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -83,3 +86,19 @@ def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, own_
             context.cancelJobGroup("of this test")
             assert "cancelled" in str(count.exception()).lower()
             wait_until(lambda: not children(spark, "jvm_rest"), "the task's process has ended")
+
+
+@pytest.mark.parametrize("sources", [{}, {"sources": "0" * 64}])
+def test_a_jar_of_another_version_gets_no_plan(own_store: HandMadeStore, sources: dict[str, str]) -> None:
+    """As where `--jars` names an older one: the session then has Python read, and says why."""
+    question = {"about": "reading", "options": {"path": str(own_store.path), "subscribe": "orders"}, **sources}
+    done = subprocess.run(
+        [sys.executable, "-m", "commitlog.spark.jvm_planner"],
+        input=json.dumps(question) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["error"] == "JarNotUsable"
+    assert answer["words"].startswith("the jar that Spark has is of another version of commitlog than ")

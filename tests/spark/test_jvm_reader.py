@@ -22,8 +22,8 @@ import pytest
 import commitlog.spark
 from commitlog.doctor.finding import Code
 from commitlog.errors import JarNotUsable
-from commitlog.spark.launching.format_jar import SOURCES
 from commitlog.spark.launching.java import find_java
+from commitlog.spark.launching.java_sources import SOURCES
 from commitlog.spark.launching.jvm_reader import VARIABLE
 from commitlog.spark.launching.worker_python import worker_python
 from tests.builders.hand_made import small_store

@@ -26,6 +26,7 @@ final class Planner {
     /** How long one question may take. A file system that hangs, or a stopped process, has no other end. */
     private static final String LIMIT = "spark.commitlog.plannerTimeout";
     private static final String MODULE = "commitlog.spark.jvm_planner";
+    private static final String SOURCES = JarSources.checksum();
     private static final long PATIENCE_NS = 1_000_000_000L;
     /** The one that nobody asks at the moment. */
     private static final ArrayBlockingQueue<Planner> IDLE = new ArrayBlockingQueue<Planner>(1, true);
@@ -44,6 +45,7 @@ final class Planner {
     static ObjectNode question(String about, Map<String, String> options) {
         ObjectNode made = Json.MAPPER.createObjectNode();
         made.put("about", about);
+        made.put("sources", SOURCES);
         ObjectNode given = made.putObject("options");
         Iterator<String> names = new TreeMap<String, String>(options).keySet().iterator();
         while (names.hasNext()) {

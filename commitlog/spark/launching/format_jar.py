@@ -21,8 +21,8 @@ from pathlib import Path
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import JarNotUsable, JavaNotFound
 from commitlog.spark.launching.java import cache_directory, private_directories
+from commitlog.spark.launching.java_sources import CHECKSUM, SOURCES, checksum, files
 
-SOURCES = Path(__file__).parents[1] / "java"
 PROVIDER = "commitlog.spark.Provider"
 """The class that Spark finds by the name of the format."""
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"  # Janino's command line
@@ -63,7 +63,8 @@ def compiled_jar(runtime: Path, spark: Path) -> bytes:
     try:
         with tempfile.TemporaryDirectory(prefix="commitlog-") as directory:
             _compile(runtime, spark / "jars", Path(directory))
-            return _packed({**_files(SOURCES / "META-INF", SOURCES), **_files(Path(directory), Path(directory))})
+            fixed = {CHECKSUM: checksum(SOURCES).encode(), **files(SOURCES / "META-INF", SOURCES)}
+            return _packed({**fixed, **files(Path(directory), Path(directory))})
     except OSError as error:
         raise JarNotUsable(f"the jar for Spark's JVM can't be built: {error}") from error
 
@@ -95,23 +96,17 @@ def _compile(runtime: Path, jars: Path, target: Path) -> None:
 def _name(version: int, spark: Path) -> str:
     """The name of the jar, made of all that its classes depend on."""
     jars = [(jar.name, jar.stat().st_size) for jar in sorted((spark / "jars").glob("*.jar"))]
-    facts = repr((version, jars, _files(SOURCES, SOURCES)))
+    facts = repr((version, jars, files(SOURCES, SOURCES)))
     return f"commitlog-spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jar"
 
 
-def _files(directory: Path, base: Path) -> dict[str, bytes]:
-    """All files of a directory: their names, as they are seen from `base`, and their bytes."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(base)): DISK.read_file(path) for path in files}
-
-
-def _packed(files: dict[str, bytes]) -> bytes:
+def _packed(content: dict[str, bytes]) -> bytes:
     """A jar of these files. Its comment, which is its end, is the checksum of all before."""
     import zipfile
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as jar:
-        for name, data in files.items():
+        for name, data in content.items():
             jar.writestr(zipfile.ZipInfo(name, _ALWAYS), data, zipfile.ZIP_DEFLATED)
         jar.comment = bytes(_CHECKSUM_LETTERS)
     packed = buffer.getvalue()[:-_CHECKSUM_LETTERS]
