@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from commitlog.record.record import Record
 from commitlog.record.row_headers import ROW_HEADERS
 from commitlog.spark.message_layouts import layouts
-from tests.builders.hand_made import HandMadeStore
+from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.builders.random_damage import Damage, damage, damages
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
@@ -143,7 +143,12 @@ def test_the_jvm_itself_reads_message_by_message(spark: SparkSession, tmp_path: 
 
 def test_filters_and_pruning(spark: SparkSession, typed: HandMadeStore) -> None:
     """Filters on metadata cut the plan; one on a column that is named `offset` is Spark's own."""
-    filters = ["_offset > 1 AND _partition = 1", "offset = 'text 42'", "_topic = 'orders' AND _offset = 3 AND id < 150"]
+    filters = [
+        "_offset > 1 AND _partition = 1",
+        "offset = 'text 42'",
+        "_topic = 'orders' AND _offset = 3 AND id < 150",
+        f"_timestamp >= timestamp_millis({BEGIN_MS + 6_000})",
+    ]
     for condition in filters:
         found, expected = (frame.where(condition) for frame in both(spark, typed, metadata=True))
         assert in_order(found) == in_order(expected)
