@@ -32,8 +32,18 @@ import _testcapi
 import commitlog
 
 faulthandler.enable()
+NEVER = 1 << 30
+# The hooks stay: to set or to remove them while a thread ends, which frees memory without the
+# interpreter's lock, ends the process.
+_testcapi.set_nomemory(NEVER, NEVER)
 path, way, number, step = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 producer = commitlog.Producer(path)
+
+def fail_no_more():
+    try:
+        _testcapi.set_nomemory(NEVER, NEVER)
+    except MemoryError:  # this call's own arguments were the allocation that failed
+        _testcapi.set_nomemory(NEVER, NEVER)
 
 def attempt(use, *arguments):
     global number
@@ -43,10 +53,10 @@ def attempt(use, *arguments):
     try:
         use(*arguments)
     except BaseException as error:
-        _testcapi.remove_mem_hooks()
+        fail_no_more()
         return error
     else:
-        _testcapi.remove_mem_hooks()
+        fail_no_more()
 """
 
 MESSAGES = """
