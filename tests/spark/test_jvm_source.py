@@ -144,14 +144,16 @@ def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, noted: bool) 
         ({"ignoreCorruptRecords": "true"}, "option ignoreCorruptRecords"),
         ({"values": "json", "schema": "n INT"}, "option values=json"),
         ({"reader": "python"}, "option reader=python"),
+        ({"reader": "python", "isolation": None}, "option reader=python"),
     ],
 )
 def test_explain_says_why_python_reads(
-    spark: SparkSession, store: HandMadeStore, options: dict[str, str], reason: str
+    spark: SparkSession, store: HandMadeStore, options: dict[str, str | None], reason: str
 ) -> None:
+    """An option of None is not given."""
     reader = spark.read.format("commitlog").option("subscribe", "orders")
     for name, value in options.items():
-        reader = reader.schema(value) if name == "schema" else reader.option(name, value)
+        reader = reader.schema(str(value)) if name == "schema" else reader.option(name, value)
     assert BY_PYTHON.format(reason) in plan_of(reader.load(str(store.path)))
 
 

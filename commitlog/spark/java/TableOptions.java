@@ -1,5 +1,6 @@
 package commitlog.spark;
 
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
@@ -27,7 +28,7 @@ final class TableOptions {
     static TableOptions of(Map<String, String> given) {
         TableOptions made = new TableOptions();
         if (!given.containsKey(TableCatalog.PROP_PROVIDER)) {
-            made.values.putAll(given);
+            made.values.putAll(thoseGiven(given));
             return made;
         }
         made.properties.putAll(given);
@@ -53,11 +54,18 @@ final class TableOptions {
         Iterator<String> names = this.values.keySet().iterator();
         while (names.hasNext()) {
             String name = (String) names.next();
-            if (!query.containsKey(name)) {
+            if (query.get(name) == null) {
                 all.put(name, (String) this.values.get(name));
             }
         }
-        all.putAll(query.asCaseSensitiveMap());
+        all.putAll(thoseGiven(query.asCaseSensitiveMap()));
         return new CaseInsensitiveStringMap(all);
+    }
+
+    /** The options with a value. One of None is not given, and Spark can't tell Python of it. */
+    private static Map<String, String> thoseGiven(Map<String, String> options) {
+        Map<String, String> found = new HashMap<String, String>(options);
+        found.values().removeAll(Collections.singleton(null));
+        return found;
     }
 }
