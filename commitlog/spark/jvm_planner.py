@@ -104,7 +104,8 @@ def reading(question: Question) -> Answer:
         given = json.dumps(spark_fields(typed_columns(options, topic)))
     else:
         given = json.dumps(spark_fields(pa.schema([(name, COLUMN_TYPES[name]) for name in options.columns])))
-    return {"schema": given} | ({"typed": True} if is_typed else {})
+    whole = {"whole": True} if options.read.ignore_corrupt else {}  # each query leaves out the same rows
+    return {"schema": given} | ({"typed": True} if is_typed else {}) | whole
 
 
 def _check_given(given: str, options: SourceOptions) -> None:
@@ -141,8 +142,6 @@ def _why_by_python(options: SourceOptions) -> str:
         return "the path is a URL"
     if options.read.values == "json":
         return f"option values={options.read.values}"
-    if options.read.ignore_corrupt:
-        return "option ignoreCorruptRecords"
     return "a RocketMQ store root" if is_rocketmq_root(options.path) else ""
 
 

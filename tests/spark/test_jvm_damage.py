@@ -22,11 +22,14 @@ from tests.builders.hand_made import HandMadeStore
 from tests.builders.random_damage import Damage, damage, damages
 from tests.nightly import with_nightly
 from tests.spark.jvm_frames import (
+    BY_JVM,
     TaskReader,
+    checksum,
     error_line,
     failure,
     harm,
     load,
+    plan_of,
     segment_of,
     store_of_all_kinds,
     store_of_one_lane,
@@ -91,6 +94,32 @@ def test_damage_is_an_error_in_the_python_source_s_words(
     said = failure(load(spark, own_store.path).collect)
     assert said == failure(load(spark, own_store.path, reader="python").collect)
     assert re.match("(CorruptRecord|DamagedFile|DataLoss|UnknownTopic): ", said)
+
+
+@pytest.mark.parametrize("what", with_nightly(DAILY, [what for what in HARMS if what not in DAILY]))
+def test_damage_that_is_left_out(spark: SparkSession, own_store: HandMadeStore, what: str) -> None:
+    """The JVM reads up to the damage with ignoreCorruptRecords, and Python leaves it out."""
+    HARMS[what](own_store)
+    options = {"ignoreCorruptRecords": "true", "failOnDataLoss": "false"}
+    frame, by_python = (load(spark, own_store.path, reader=reader, **options) for reader in ("any", "python"))
+    assert BY_JVM in plan_of(frame)
+    late = f"timestamp >= timestamp_millis({own_store.lane(3).records[40].store_timestamp})"
+    for condition in ("true", "partition = 3 AND offset BETWEEN 20 AND 150", late):
+        kept = checksum(frame.where(condition))
+        assert kept == checksum(by_python.where(condition))
+        assert kept[0] > 0
+        assert frame.where(condition).count() == kept[0]
+
+
+def test_each_query_leaves_out_the_same_rows(spark: SparkSession, own_store: HandMadeStore) -> None:
+    """A value that does not unpack is damage also for a query that does not want the value."""
+    own_store.lane(3).append("orders", b"not packed", sys_flag=1)
+    own_store.lane(3).append("orders", b"the last")
+    own_store.lane(3).dispatch()
+    own_store.lane(3).publish()
+    frame = load(spark, own_store.path, ignoreCorruptRecords="true")
+    assert BY_JVM in plan_of(frame)
+    assert frame.count() == len(frame.select("offset").collect()) == len(frame.collect()) == 161
 
 
 def test_the_error_of_a_task_has_few_lines(spark: SparkSession, own_store: HandMadeStore) -> None:
@@ -203,24 +232,26 @@ def outcome_of(read: Callable[[], Any]) -> list[tuple[Any, ...]] | str:
         return error_line(error)
 
 
-def read_in_this_process(path: Path) -> list[dict[str, Any]]:
-    source = CommitLogDataSource({"path": str(path), "subscribe": "orders"})
+def read_in_this_process(path: Path, **options: str) -> list[dict[str, Any]]:
+    source = CommitLogDataSource({"path": str(path), "subscribe": "orders"} | options)
     reader = source.reader(source.schema())
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
 
-def expected_of(path: Path) -> list[tuple[Any, ...]] | str:
+def expected_of(path: Path, **options: str) -> list[tuple[Any, ...]] | str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReadingWarning)
-        return outcome_of(lambda: read_in_this_process(path))
+        return outcome_of(lambda: read_in_this_process(path, **options))
 
 
-def check_damaged(spark: SparkSession, undamaged: HandMadeStore, damages: list[Damage], which: str) -> None:
+def check_damaged(
+    spark: SparkSession, undamaged: HandMadeStore, damages: list[Damage], which: str, **options: str
+) -> None:
     with TemporaryDirectory(dir=undamaged.path.parent) as place:
         path = Path(place) / "store"
         shutil.copytree(undamaged.path, path)
         damage(path / "lanes" / "0", damages, which)
-        assert outcome_of(load(spark, path).collect) == expected_of(path)
+        assert outcome_of(load(spark, path, **options).collect) == expected_of(path, **options)
 
 
 @pytest.mark.parametrize("which", ["commitlog", "consumequeue"])
@@ -241,3 +272,14 @@ def test_damage_never_gives_other_rows_many(
     spark: SparkSession, store: HandMadeStore, which: str, damages: list[Damage]
 ) -> None:
     check_damaged(spark, store, damages, which)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("which", ["commitlog", "consumequeue"])
+@settings(FEW, max_examples=200)
+@given(damages=damages)
+def test_damage_that_is_left_out_many(
+    spark: SparkSession, store: HandMadeStore, which: str, damages: list[Damage]
+) -> None:
+    """Whatever happens to the files, the rows that are kept are the Python source's."""
+    check_damaged(spark, store, damages, which, ignoreCorruptRecords="true", failOnDataLoss="false")

@@ -141,7 +141,6 @@ def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, noted: bool) 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"ignoreCorruptRecords": "true"}, "option ignoreCorruptRecords"),
         ({"values": "json", "schema": "n INT"}, "option values=json"),
         ({"reader": "python"}, "option reader=python"),
         ({"reader": "python", "isolation": None}, "option reader=python"),

@@ -281,6 +281,23 @@ def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
     assert "did not start on 8-byte aligned offset: 201" in said[0]
 
 
+def test_each_query_leaves_out_the_same_messages(spark: SparkSession, tmp_path: Path) -> None:
+    """A message with one damaged column is left out also where another column is wanted."""
+    store = HandMadeStore(tmp_path / "store")
+    schema = declare(store, "orders", "n BIGINT, a ARRAY<STRING>")
+    whole = append_rows(store.lane(0), schema, [{"n": 7, "a": []}])
+    (layout,) = layouts(store.path, ["orders"])
+    value = bytearray(whole.body)
+    struct.pack_into("<q", value, layout["buffers_at"] + 16 * 5, 201)
+    append_value(store, whole, value)
+    append_rows(store.lane(0), schema, [{"n": 8, "a": ["x"]}])
+    store.publish()
+    for reader in ("any", "python"):
+        frame = load(spark, store, reader=reader, ignoreCorruptRecords="true")
+        assert frame.count() == 2
+        assert sorted(frame.select("n").collect()) == [(7,), (8,)]
+
+
 @settings(FEW)
 @given(damages=damages)
 def test_damage_never_gives_other_rows(spark: SparkSession, typed: HandMadeStore, damages: list[Damage]) -> None:

@@ -28,6 +28,9 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
 
     /** Takes which columns are read. Each is read whole, also where Spark wants one field of it only. */
     public void pruneColumns(StructType required) {
+        if (this.planned.isWhole) {
+            return;
+        }
         StructField[] whole = new StructField[required.fields().length];
         for (int i = 0; i < whole.length; i++) {
             whole[i] = this.schema.apply(required.fields()[i].name());

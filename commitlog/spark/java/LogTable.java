@@ -22,10 +22,10 @@ final class LogTable implements Table, SupportsRead {
     private final Map<CaseInsensitiveStringMap, SupportsRead> ofQueries =
         new HashMap<CaseInsensitiveStringMap, SupportsRead>();
 
-    LogTable(StructType schema, TableOptions options, boolean isTyped, SupportsRead python) {
+    LogTable(StructType schema, TableOptions options, boolean isTyped, boolean isWhole, SupportsRead python) {
         this.schema = schema;
         this.options = options;
-        this.planned = new PlannedBatch(options.values, isTyped);
+        this.planned = new PlannedBatch(options.values, isTyped, isWhole);
         this.python = python;
     }
 

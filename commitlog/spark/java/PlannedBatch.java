@@ -13,11 +13,14 @@ final class PlannedBatch {
     /** How the columns that say where a row is from begin: `offset`, or `_offset` beside a topic's own. */
     final String prefix;
     final Map<String, String> options;
+    /** Whether each query reads all columns: damage in any of them leaves a row out. */
+    final boolean isWhole;
     private ReadPlan plan;
     private TaskSlices[] tasks;
 
-    PlannedBatch(Map<String, String> options, boolean isTyped) {
+    PlannedBatch(Map<String, String> options, boolean isTyped, boolean isWhole) {
         this.options = options;
+        this.isWhole = isWhole;
         this.prefix = isTyped ? "_" : "";
     }
 

@@ -30,6 +30,8 @@ public final class Provider implements TableProvider, DataSourceRegister {
     private String reason;
     /** Whether the rows are those of a typed topic. */
     private boolean isTyped;
+    /** Whether each query reads all columns. */
+    private boolean isWhole;
 
     public Provider() {
         this.python.setShortName(NAME);
@@ -68,12 +70,13 @@ public final class Provider implements TableProvider, DataSourceRegister {
             this.take(answer);
         }
         TableByPython byPython = new TableByPython(this.python, schema, options, this.reason);
-        return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, byPython) : byPython;
+        return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, this.isWhole, byPython) : byPython;
     }
 
     private void take(JsonNode answer) {
         this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
         this.isTyped = answer.has("typed");
+        this.isWhole = answer.has("whole");
     }
 
     /** Whether the options choose topics, as those of a read do. */
