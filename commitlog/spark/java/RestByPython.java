@@ -104,8 +104,13 @@ final class RestByPython implements Closeable {
             + "reader=python reads all by Python");
     }
 
-    public void close() throws IOException {
+    /** Ends the process. Who waits for its rows gets an error. */
+    void stop() {
         this.process.destroyForcibly(); // also if it is stopped
+    }
+
+    public void close() throws IOException {
+        this.stop();
         this.stream.close();
         this.allocator.close();
     }

@@ -30,8 +30,10 @@ final class TaskReader implements PartitionReader {
     private boolean isOpen;
     private SliceReader reader;
     private ByteBuffer room;
-    private RestByPython rest;
+    private volatile RestByPython rest;
     private ColumnarBatch batch;
+    private boolean isReading;
+    private boolean isClosed;
 
     TaskReader(ReadPlan plan, Slice[] slices, StructType wanted) {
         this.plan = plan;
@@ -51,12 +53,30 @@ final class TaskReader implements PartitionReader {
     }
 
     public boolean next() throws IOException {
+        if (!this.enter()) {
+            return false;
+        }
         try {
             this.batch = this.rest == null ? this.readOrHandOver() : this.rest.batch();
         } catch (CommitLogException error) {
             throw error.ofTask();
+        } finally {
+            this.leave();
         }
         return this.batch != null;
+    }
+
+    private synchronized boolean enter() {
+        this.isReading = !this.isClosed;
+        return this.isReading;
+    }
+
+    private synchronized void leave() throws IOException {
+        this.isReading = false;
+        if (this.isClosed) {
+            this.room = null; // what was read last is still in use: no other task may write there
+            this.letGo();
+        }
     }
 
     private ColumnarBatch readOrHandOver() throws IOException {
@@ -115,9 +135,27 @@ final class TaskReader implements PartitionReader {
         return this.batch;
     }
 
+    /** Ends the reading. A task may end while another thread, that of `TRANSFORM`, is in `next`. */
     public void close() throws IOException {
+        RestByPython awaited = null;
+        synchronized (this) {
+            this.isClosed = true;
+            if (this.isReading) {
+                awaited = this.rest;
+            } else {
+                this.letGo();
+            }
+        }
+        if (awaited != null) {
+            awaited.stop(); // so that `next` ends, which lets go of the rest
+        }
+    }
+
+    private void letGo() throws IOException {
         if (this.reader != null) {
+            ByteBuffer own = this.room;
             this.endSlice();
+            this.room = own == null ? null : this.room;
         }
         if (this.room != null && this.room.capacity() <= KEPT_BYTES_MOST) {
             KEPT.add(this.room);
