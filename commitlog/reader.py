@@ -146,7 +146,7 @@ class Reader:
         self._messages = self._read(refresh=follow)  # messages that came since are given out too
         self._view = open_view(path)
         self._identity = self._view.identity
-        self._index = TopicIndex(self._view, isolation, self._lanes)
+        self._index = TopicIndex(self._view, isolation, self._lanes, names_unwritten=True)
         try:
             check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._view.one_log)
             if name is not None:

@@ -138,7 +138,7 @@ class LocalIndex:
     ) -> None:
         self.path, self._on_step = os.fspath(path), on_step
         self._view = open_view(path)
-        self.index = TopicIndex(self._view, isolation, NO_LANES)
+        self.index = TopicIndex(self._view, isolation, NO_LANES, names_unwritten=True)
         self._damage_warning = ""
         self._left_out: dict[int, set[str]] = {}
         """Lane of which nothing can be read → the topics that may be in it."""

@@ -31,10 +31,20 @@ class TopicIndex:
 
     `isolation` is "flushed" or "committed". A damaged lane that is not in `chosen` is no error: it
     is left out for seconds, then it is looked at again. `left_out` has what is wrong with them.
+    With `names_unwritten`, as readers have it, there is a warning of messages that are only in
+    memory, where nobody writes them to the disk.
     """
 
-    def __init__(self, view: LogView, isolation: str = "flushed", chosen: LaneChoice = ALL_LANES) -> None:
+    def __init__(
+        self,
+        view: LogView,
+        isolation: str = "flushed",
+        chosen: LaneChoice = ALL_LANES,
+        *,
+        names_unwritten: bool = False,
+    ) -> None:
         self.view, self.isolation, self._chosen = view, isolation, chosen
+        self._names_unwritten = names_unwritten
         self.left_out: dict[int, str] = {}
         self._left_out_ns = LONG_AGO_NS
         self.lanes: dict[int, LaneIndex] = {}
@@ -104,7 +114,7 @@ class TopicIndex:
             return ""
         if self.view.live:
             now = SYSTEM_CLOCK.monotonic_ns()
-            if now - self._looked_at_rest_ns < REST_NS:
+            if not self._names_unwritten or now - self._looked_at_rest_ns < REST_NS:
                 return self.rest_warning
             self._looked_at_rest_ns = now
             if lanes := self.view.left_in_memory(self.isolation):

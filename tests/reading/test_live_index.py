@@ -96,6 +96,7 @@ def test_entries_that_a_failed_sync_lost(lane: LiveLane, lost: tuple[int, int]) 
             assert [message.offset for message in reader] == list(range(int(first), 100))
 
 
+@pytest.mark.filterwarnings("ignore:.* does not run")
 @pytest.mark.parametrize("inside", [1, 4, 40])
 @pytest.mark.parametrize(
     ("start", "number"), [("latest", 60), (60, 60), ("2100-01-01T00:00Z", 60), ("latest", 0), ("earliest", 0)]
