@@ -11,6 +11,7 @@ import commitlog
 from commitlog.errors import ReadingWarning
 from tests.builders.killed import kill_store
 from tests.crash.scene import pid_of
+from tests.waiting import wait_until
 
 
 def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
@@ -19,7 +20,9 @@ def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
     store = commitlog.Store.open(path, config)
     with commitlog.Producer(path) as producer:
         producer.send("orders", b"flushed").wait("flushed")
-        os.kill(pid_of(path, "committer"), signal.SIGSTOP)
+        committer = pid_of(path, "committer")
+        os.kill(committer, signal.SIGSTOP)
+        wait_until(lambda: " T " in Path(f"/proc/{committer}/stat").read_text(), "the committer to stand still")
         producer.send("orders", b"accepted")
         assert _read(path) == ([b"flushed"], [])
         kill_store(store)
