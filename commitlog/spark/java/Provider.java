@@ -66,8 +66,7 @@ public final class Provider implements TableProvider, DataSourceRegister {
             return new TableByPython(this.python, schema, options, "");
         }
         if (!schema.equals(this.inferred)) {
-            JsonNode answer = reading(options.values, schema);
-            this.take(answer);
+            this.take(reading(options.values, schema));
         }
         TableByPython byPython = new TableByPython(this.python, schema, options, this.reason);
         return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, this.isWhole, byPython) : byPython;

@@ -1,8 +1,5 @@
 package commitlog.spark;
 
-import org.apache.spark.sql.connector.expressions.Expression;
-import org.apache.spark.sql.connector.expressions.Literal;
-import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Not;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -18,39 +15,19 @@ final class RowFilter {
     private final Object[] values;
     private final boolean isNegated;
 
-    private RowFilter(String column, String operation, Object[] values, boolean isNegated) {
-        this.column = column;
-        this.operation = operation;
-        this.values = values;
+    private RowFilter(Comparison comparison, boolean isNegated) {
+        this.column = comparison.column;
+        this.operation = comparison.operation;
+        this.values = comparison.values;
         this.isNegated = isNegated;
     }
 
     /** The filter that a predicate of Spark's is; null if Spark has to filter. The columns' names begin with a prefix. */
     static RowFilter of(Predicate predicate, String prefix) {
-        if (predicate instanceof Not) {
-            return of(((Not) predicate).child(), prefix, true);
-        }
-        return of(predicate, prefix, false);
-    }
-
-    private static RowFilter of(Predicate predicate, String prefix, boolean isNegated) {
-        Expression[] parts = predicate.children();
-        if (parts.length == 0 || !(parts[0] instanceof NamedReference)) {
-            return null;
-        }
-        String[] names = ((NamedReference) parts[0]).fieldNames();
-        Object[] values = new Object[parts.length - 1];
-        for (int i = 0; i < values.length; i++) {
-            if (!(parts[i + 1] instanceof Literal)) {
-                return null;
-            }
-            values[i] = ((Literal) parts[i + 1]).value();
-        }
-        if (names.length != 1 || !names[0].startsWith(prefix)) {
-            return null;
-        }
-        RowFilter made = new RowFilter(names[0].substring(prefix.length()), predicate.name(), values, isNegated);
-        return made.isExact() ? made : null;
+        boolean isNegated = predicate instanceof Not;
+        Comparison found = Comparison.of(isNegated ? ((Not) predicate).child() : predicate, prefix);
+        RowFilter made = found == null ? null : new RowFilter(found, isNegated);
+        return made != null && made.isExact() ? made : null;
     }
 
     private boolean isExact() {

@@ -74,8 +74,7 @@ final class TaskReader implements PartitionReader {
     private synchronized void leave() throws IOException {
         this.isReading = false;
         if (this.isClosed) {
-            this.room = null; // what was read last is still in use: no other task may write there
-            this.letGo();
+            this.letGo(false); // what was read last is still in use: no other task may write there
         }
     }
 
@@ -143,7 +142,7 @@ final class TaskReader implements PartitionReader {
             if (this.isReading) {
                 awaited = this.rest;
             } else {
-                this.letGo();
+                this.letGo(true);
             }
         }
         if (awaited != null) {
@@ -151,16 +150,14 @@ final class TaskReader implements PartitionReader {
         }
     }
 
-    private void letGo() throws IOException {
+    private void letGo(boolean isRoomFree) throws IOException {
         if (this.reader != null) {
-            ByteBuffer own = this.room;
             this.endSlice();
-            this.room = own == null ? null : this.room;
         }
-        if (this.room != null && this.room.capacity() <= KEPT_BYTES_MOST) {
+        if (isRoomFree && this.room != null && this.room.capacity() <= KEPT_BYTES_MOST) {
             KEPT.add(this.room);
-            this.room = null;
         }
+        this.room = null;
         if (this.rest != null) {
             this.rest.close();
         }

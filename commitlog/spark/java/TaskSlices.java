@@ -11,7 +11,7 @@ final class TaskSlices implements InputPartition {
 
     final Slice[] slices;
 
-    TaskSlices(Slice[] slices) {
+    private TaskSlices(Slice[] slices) {
         this.slices = slices;
     }
 
@@ -21,6 +21,10 @@ final class TaskSlices implements InputPartition {
             made[i] = new Slice(Json.at(slices, i));
         }
         return new TaskSlices(made);
+    }
+
+    static TaskSlices of(List<Slice> slices) {
+        return new TaskSlices((Slice[]) slices.toArray(new Slice[0]));
     }
 
     /** What the filters keep of this task; null if they keep nothing. */
@@ -35,6 +39,6 @@ final class TaskSlices implements InputPartition {
                 kept.add(slice);
             }
         }
-        return kept.isEmpty() ? null : new TaskSlices((Slice[]) kept.toArray(new Slice[0]));
+        return kept.isEmpty() ? null : of(kept);
     }
 }

@@ -4,11 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
-import org.apache.spark.sql.connector.expressions.Expression;
-import org.apache.spark.sql.connector.expressions.Literal;
-import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 
 /**
@@ -27,22 +23,18 @@ final class TimeFilter {
     /** What the predicates, which all hold, say of the times. The column's name begins with a prefix. */
     static TimeFilter of(List<Predicate> predicates, String prefix) {
         TimeFilter made = new TimeFilter();
-        String[] column = {prefix + "timestamp"};
         for (int i = 0; i < predicates.size(); i++) {
-            made.add((Predicate) predicates.get(i), column);
+            Comparison found = Comparison.of((Predicate) predicates.get(i), prefix);
+            if (found != null && found.column.equals("timestamp")
+                && found.values.length == 1 && found.values[0] instanceof Long) {
+                made.add(found.operation, Math.floorDiv(((Long) found.values[0]).longValue(), MICROS));
+            }
         }
         return made;
     }
 
-    private void add(Predicate predicate, String[] column) {
-        Expression[] parts = predicate.children();
-        if (parts.length != 2 || !(parts[0] instanceof NamedReference) || !(parts[1] instanceof Literal)
-            || !Arrays.equals(((NamedReference) parts[0]).fieldNames(), column)
-            || !(((Literal) parts[1]).value() instanceof Long)) {
-            return;
-        }
-        long wanted = Math.floorDiv(((Long) ((Literal) parts[1]).value()).longValue(), MICROS);
-        switch (predicate.name()) {
+    private void add(String operation, long wanted) {
+        switch (operation) {
             case ">":
             case ">=":
                 this.since = Math.max(this.since, wanted);
@@ -76,18 +68,13 @@ final class TimeFilter {
         put(question, "since", this.since, Long.MIN_VALUE);
         put(question, "until", this.until, Long.MAX_VALUE);
         ArrayNode queues = question.putArray("queues");
-        List<Slice> asked = new ArrayList<Slice>();
         for (int i = 0; i < tasks.length; i++) {
             for (int k = 0; k < tasks[i].slices.length; k++) {
-                asked.add(tasks[i].slices[k]);
+                queues.addArray().add(tasks[i].slices[k].topic).add(tasks[i].slices[k].lane);
             }
         }
-        if (asked.isEmpty() || asked.size() > QUEUES_MOST) {
+        if (queues.isEmpty() || queues.size() > QUEUES_MOST) {
             return tasks;
-        }
-        for (int i = 0; i < asked.size(); i++) {
-            Slice slice = (Slice) asked.get(i);
-            queues.addArray().add(slice.topic).add(slice.lane);
         }
         try {
             JsonNode answer = Planner.ask(question);
@@ -122,7 +109,7 @@ final class TimeFilter {
                 }
             }
             if (!slices.isEmpty()) {
-                kept.add(new TaskSlices((Slice[]) slices.toArray(new Slice[0])));
+                kept.add(TaskSlices.of(slices));
             }
         }
         return (TaskSlices[]) kept.toArray(new TaskSlices[0]);
