@@ -235,9 +235,7 @@ class Lane:
     ALLOCATOR_FAULT = word(65, writer="allocator")  # errno, 0 when healthy; the other faults are the same
     FIRST = word(66, writer="allocator")  # the first offset of the log that is kept: retention raises it
     LOW_WATER = word(67, writer="allocator")  # how many times no buffer was free for a long time
-    RETIRED = word(
-        68, writer="allocator"
-    )  # the same as FIRST: the lower one counts (`first_kept` in control_region.py)
+    RETIRED = word(68, writer="allocator")  # the same as FIRST; the lower one counts: see `first_kept`
     # line 9
     OPENED = word(72, writer="flusher")  # the flusher has each unflushed segment open that starts below this
     REWRITE_WANTED = word(73, writer="flusher")  # a sequence: raised when [flushed, committed] must be written again

@@ -22,7 +22,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -123,9 +123,14 @@ def _check_given(given: str, options: SourceOptions) -> None:
         check_schema(schema)
 
 
+def _given(question: Question) -> dict[str, str]:
+    """The options of a question. One of None is not given."""
+    return {name: value for name, value in question["options"].items() if value is not None}
+
+
 def _options(question: Question) -> SourceOptions:
     """The checked options of a question. Raises OptionError."""
-    given = {name: value for name, value in question["options"].items() if value is not None}
+    given = _given(question)
     check_table(given)
     check_names(given, SPELLING)
     check_direction(given)
@@ -185,14 +190,11 @@ def times(question: Question) -> Answer:
     Raises what looking at the store raises.
     """
     options = _options(question)
-    index = LocalIndex(options.path, options.read.isolation)
-    try:
+    with closing(LocalIndex(options.path, options.read.isolation)) as index:
         index.refresh()
         wanted = question["since"], question["until"]
         ranges = [index.stored_between((topic, lane), *wanted) for topic, lane in question["queues"]]
         return {"store_id": index.store_id, "ranges": ranges}
-    finally:
-        index.close()
 
 
 def topics(question: Question) -> Answer:
@@ -223,19 +225,16 @@ def topic(question: Question) -> Answer:
 
 def _place(question: Question) -> Place:
     """The store of a catalog. Raises OptionError."""
-    given = {name: value for name, value in question["options"].items() if value is not None}
+    given = _given(question)
     check_names(given, SPELLING)
     path, address = store_of(spelled(given))
     return path if address is None else address
 
 
 def _topics_with_messages(place: Place) -> list[str]:
-    index = open_index(place, "committed")
-    try:
+    with closing(open_index(place, "committed")) as index:
         index.refresh()
         return index.topics()
-    finally:
-        index.close()
 
 
 _ABOUT: dict[str, Callable[[Question], Answer]] = {

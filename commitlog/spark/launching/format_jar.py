@@ -96,7 +96,7 @@ def _compile(runtime: Path, jars: Path, target: Path) -> None:
 def _name(version: int, spark: Path) -> str:
     """The name of the jar, made of all that its classes depend on."""
     jars = [(jar.name, jar.stat().st_size) for jar in sorted((spark / "jars").glob("*.jar"))]
-    facts = repr((version, jars, files(SOURCES, SOURCES)))
+    facts = repr((version, jars, checksum(SOURCES)))
     return f"commitlog-spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jar"
 
 
