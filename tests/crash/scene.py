@@ -69,8 +69,12 @@ def kill(pid: int) -> bool:
 
 @contextlib.contextmanager
 def halted_process(pid: int) -> Iterator[None]:
-    """SIGSTOP for a process, and SIGCONT at the end, where it is still there."""
+    """SIGSTOP for a process, and SIGCONT at the end, where it is still there.
+
+    The process stands still when the with-block begins: the signal takes effect a moment later.
+    """
     os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process to stand still")
     try:
         yield
     finally:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import warnings
 from pathlib import Path
 
 import commitlog
 from commitlog.errors import ReadingWarning
 from tests.builders.killed import kill_store
-from tests.crash.scene import pid_of
-from tests.waiting import wait_until
+from tests.crash.scene import halted_process, pid_of
 
 
 def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
@@ -20,12 +17,10 @@ def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
     store = commitlog.Store.open(path, config)
     with commitlog.Producer(path) as producer:
         producer.send("orders", b"flushed").wait("flushed")
-        committer = pid_of(path, "committer")
-        os.kill(committer, signal.SIGSTOP)
-        wait_until(lambda: " T " in Path(f"/proc/{committer}/stat").read_text(), "the committer to stand still")
-        producer.send("orders", b"accepted")
-        assert _read(path) == ([b"flushed"], [])
-        kill_store(store)
+        with halted_process(pid_of(path, "committer")):
+            producer.send("orders", b"accepted")
+            assert _read(path) == ([b"flushed"], [])
+            kill_store(store)
         values, said = _read(path)
     assert values == [b"flushed"]
     (text,) = said

@@ -15,6 +15,7 @@ from commitlog.record.properties import BytesKey
 from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import V4, V6, HandMadeStore
 from tests.leaks import describe, parent_and_state, pids
+from tests.served import place_of
 from tests.spark_session import jvm_pid
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
     for name, value in ({"subscribe": "orders"} | options).items():
         reader = reader.option(name, str(value))
     return reader.load(str(path))
+
+
+def load_columns(spark: SparkSession, store: HandMadeStore, schema: str = "", **options: object) -> DataFrame:
+    """A typed topic."""
+    reader = spark.read.format("commitlog")
+    if schema:
+        reader = reader.schema(schema)
+    for name, value in ({"subscribe": "orders", "values": "columns"} | options).items():
+        reader = reader.option(name, str(value))
+    return reader.load(place_of(store.path))
 
 
 def plan_of(frame: DataFrame) -> str:

@@ -22,10 +22,12 @@ from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.builders.random_damage import Damage, damage, damages
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
-from tests.spark.jvm_frames import BY_JVM, TaskReader, error_line, failure, plan_of
+from tests.spark.jvm_frames import BY_JVM, TaskReader, error_line, failure, load_columns, plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from commitlog.schemas.topic_schemas import TopicSchema
 
 FIRST = (
     "id BIGINT NOT NULL, ok BOOLEAN, tiny TINYINT, small SMALLINT, number INT, half FLOAT, whole DOUBLE, offset STRING, "
@@ -89,17 +91,11 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> HandMadeStore:
     return store
 
 
-def load(spark: SparkSession, store: HandMadeStore, schema: str = "", **options: object) -> DataFrame:
-    reader = spark.read.format("commitlog")
-    if schema:
-        reader = reader.schema(schema)
-    for name, value in ({"subscribe": "orders", "values": "columns"} | options).items():
-        reader = reader.option(name, str(value))
-    return reader.load(str(store.path))
-
-
 def both(spark: SparkSession, store: HandMadeStore, schema: str = "", **options: object) -> list[DataFrame]:
-    frames = [load(spark, store, schema, **options), load(spark, store, schema, reader="python", **options)]
+    frames = [
+        load_columns(spark, store, schema, **options),
+        load_columns(spark, store, schema, reader="python", **options),
+    ]
     assert BY_JVM in plan_of(frames[0])
     assert BY_JVM not in plan_of(frames[1])
     assert frames[0].schema == frames[1].schema
@@ -153,7 +149,7 @@ def test_filters_and_pruning(spark: SparkSession, typed: HandMadeStore) -> None:
         found, expected = (frame.where(condition) for frame in both(spark, typed, metadata=True))
         assert in_order(found) == in_order(expected)
         assert found.count() == len(expected.collect()) > 0
-    plan = plan_of(load(spark, typed, metadata=True).where("_offset > 1").select("number"))
+    plan = plan_of(load_columns(spark, typed, metadata=True).where("_offset > 1").select("number"))
     assert "PushedFilters: [_offset IS NOT NULL, _offset > 1]" in plan
     assert "(read by the JVM)[number#" in plan
     pruned = [frame.select("s.c.y", "pairs.v").collect() for frame in both(spark, typed)]
@@ -162,8 +158,8 @@ def test_filters_and_pruning(spark: SparkSession, typed: HandMadeStore) -> None:
 
 def test_nulls_that_the_schema_does_not_allow(spark: SparkSession, typed: HandMadeStore) -> None:
     with_null = "_more ARRAY<INT> NOT NULL"
-    said = failure(load(spark, typed, with_null).collect)
-    assert said == failure(load(spark, typed, with_null, reader="python").collect)
+    said = failure(load_columns(spark, typed, with_null).collect)
+    assert said == failure(load_columns(spark, typed, with_null, reader="python").collect)
     assert said.startswith("SchemaConflict: ")
 
 
@@ -211,7 +207,7 @@ def check_damaged(spark: SparkSession, undamaged: HandMadeStore, damages: list[D
         store.path = path
         # Damaged dates may be none of Python's, so Spark shows all as text.
         by_jvm, by_python = (
-            outcome_of(load(spark, store, reader=reader).selectExpr("to_json(struct(*))"))
+            outcome_of(load_columns(spark, store, reader=reader).selectExpr("to_json(struct(*))"))
             for reader in ("any", "python")
         )
         assert by_jvm == by_python
@@ -266,9 +262,9 @@ def test_wrong_numbers_in_a_message_many(
     check_wrong_numbers(spark, tmp_path_factory.getbasetemp(), rows, wrong)
 
 
-def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
-    """It leads nowhere, and is wrong all the same: a place that no buffer can have."""
-    store = HandMadeStore(tmp_path / "store")
+def store_of_a_wrong_number(path: Path) -> tuple[HandMadeStore, TopicSchema]:
+    """A whole message, and the same with a wrong number of its empty list."""
+    store = HandMadeStore(path)
     schema = declare(store, "orders", "n BIGINT, a ARRAY<STRING>")
     whole = append_rows(store.lane(0), schema, [{"n": 7, "a": []}])
     (layout,) = layouts(store.path, ["orders"])
@@ -276,6 +272,12 @@ def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
     offsets_of_texts = 5  # behind bits and numbers, bits and offsets of lists, and bits of texts
     struct.pack_into("<q", value, layout["buffers_at"] + 16 * offsets_of_texts, 201)
     append_value(store, whole, value)
+    return store, schema
+
+
+def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
+    """It leads nowhere, and is wrong all the same: a place that no buffer can have."""
+    store, _ = store_of_a_wrong_number(tmp_path / "store")
     said = [failure(frame.collect) for frame in both(spark, store)]
     assert said[0] == said[1]
     assert "did not start on 8-byte aligned offset: 201" in said[0]
@@ -283,17 +285,11 @@ def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_each_query_leaves_out_the_same_messages(spark: SparkSession, tmp_path: Path) -> None:
     """A message with one damaged column is left out also where another column is wanted."""
-    store = HandMadeStore(tmp_path / "store")
-    schema = declare(store, "orders", "n BIGINT, a ARRAY<STRING>")
-    whole = append_rows(store.lane(0), schema, [{"n": 7, "a": []}])
-    (layout,) = layouts(store.path, ["orders"])
-    value = bytearray(whole.body)
-    struct.pack_into("<q", value, layout["buffers_at"] + 16 * 5, 201)
-    append_value(store, whole, value)
+    store, schema = store_of_a_wrong_number(tmp_path / "store")
     append_rows(store.lane(0), schema, [{"n": 8, "a": ["x"]}])
     store.publish()
     for reader in ("any", "python"):
-        frame = load(spark, store, reader=reader, ignoreCorruptRecords="true")
+        frame = load_columns(spark, store, reader=reader, ignoreCorruptRecords="true")
         assert frame.count() == 2
         assert sorted(frame.select("n").collect()) == [(7,), (8,)]
 

@@ -18,6 +18,7 @@ from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.nightly import by_url_nightly, with_nightly
 from tests.served import place_of
+from tests.spark.jvm_frames import load_columns
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -59,15 +60,6 @@ def typed(tmp_path: Path) -> HandMadeStore:
     return store
 
 
-def load(spark: SparkSession, store: HandMadeStore, schema: str = "", **options: object) -> DataFrame:
-    reader = spark.read.format("commitlog")
-    if schema:
-        reader = reader.schema(schema)
-    for name, value in ({"subscribe": "orders", "values": "columns"} | options).items():
-        reader = reader.option(name, str(value))
-    return reader.load(place_of(store.path))
-
-
 class Batches:
     """A foreachBatch that remembers the ids of each batch."""
 
@@ -92,7 +84,7 @@ def stream(spark: SparkSession, path: Path, checkpoint: Path, sink: Batches, **o
 
 def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
     """The schema's columns and types; metadata where it is asked for; all rows."""
-    frame = load(spark, typed)
+    frame = load_columns(spark, typed)
     assert frame.schema.simpleString() == (
         "struct<id:bigint,name:string,at:timestamp,local:timestamp_ntz,price:decimal(10,2),tags:array<string>,"
         "marks:map<string,int>,s:struct<a:int,b:array<double>>,raw:binary,day:date,ok:boolean>"
@@ -102,15 +94,15 @@ def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
     assert sorted(found) == list(range(200))
     for number, values in found.items():
         assert {name: value for name, value in values.items() if value is not None} == row(number)
-    last = load(spark, typed, metadata=True, startingOffsets="last 1").where("id = 198").collect()[0]
+    last = load_columns(spark, typed, metadata=True, startingOffsets="last 1").where("id = 198").collect()[0]
     assert (last._topic, last._partition, last._offset, last._row) == ("orders", 1, 9, 8)
-    chosen = load(spark, typed, columns="_row,s,id").where("id = 7").collect()[0].asDict(recursive=True)
+    chosen = load_columns(spark, typed, columns="_row,s,id").where("id = 7").collect()[0].asDict(recursive=True)
     assert chosen == {"_row": 7, "s": {"a": 7, "b": [0.5]}, "id": 7}
-    given = load(spark, typed, "s struct<a:int,b:array<double>>, id bigint")
+    given = load_columns(spark, typed, "s struct<a:int,b:array<double>>, id bigint")
     assert given.columns == ["s", "id"]
     assert given.selectExpr("sum(id)").collect()[0][0] == sum(range(200))
-    assert load(spark, typed).count() == 200
-    assert load(spark, typed, values="bytes").columns[:2] == ["key", "value"]
+    assert load_columns(spark, typed).count() == 200
+    assert load_columns(spark, typed, values="bytes").columns[:2] == ["key", "value"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +119,7 @@ def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
 )
 def test_wrong_uses(spark: SparkSession, typed: HandMadeStore, options: dict[str, str], message: str) -> None:
     with pytest.raises(PySparkException, match=message):
-        load(spark, typed, **options).collect()
+        load_columns(spark, typed, **options).collect()
 
 
 @by_url_nightly
@@ -167,7 +159,7 @@ def test_a_stream_goes_on_when_the_schema_grows(
     finally:
         query.stop()
     assert sink.all == list(range(201))
-    rows = load(spark, typed, columns="id,more").where("id >= 199").orderBy("id").collect()
+    rows = load_columns(spark, typed, columns="id,more").where("id >= 199").orderBy("id").collect()
     assert [tuple(one) for one in rows] == [(199, None), (200, 1)]
 
 
