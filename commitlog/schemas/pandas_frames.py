@@ -69,6 +69,8 @@ def as_python(value: Any, kind: pa.DataType) -> Any:
             return None
         return int(value) if value.is_integer() and pa.types.is_integer(kind) else value
     pandas = sys.modules["pandas"]
+    if isinstance(value, np.timedelta64) and np.isnat(value):
+        return None
     if isinstance(value, np.datetime64) and (np.isnat(value) or pa.types.is_timestamp(kind)):
         value = pandas.Timestamp(value)
     if isinstance(value, Decimal) and pa.types.is_integer(kind):

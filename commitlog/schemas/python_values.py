@@ -25,12 +25,13 @@ from commitlog.quantities import counted
 
 _INT: tuple[type, ...] = (int, np.integer)
 _FLOAT = (float, np.floating, *_INT)
-_NO_FLOAT = (bool, np.longdouble)  # one has more digits than any column
+_NO_INT: tuple[type, ...] = (bool, np.timedelta64)  # numpy has spans of time as integers, without their unit
+_NO_FLOAT = (*_NO_INT, np.longdouble)  # one has more digits than any column
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _Kinds = tuple[type, ...]
 _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], _Kinds, _Kinds, str], ...] = (
     (pa.types.is_boolean, (bool, np.bool_), (), "True or False"),
-    (pa.types.is_integer, _INT, (bool,), "an int"),
+    (pa.types.is_integer, _INT, _NO_INT, "an int"),
     (pa.types.is_float32, _FLOAT, _NO_FLOAT, f"a float or an int, at most {np.finfo(np.float32).max:.8g}"),
     (pa.types.is_floating, _FLOAT, _NO_FLOAT, "a float or an int"),
     (pa.types.is_decimal, (Decimal, int), (bool,), "a Decimal or an int"),
@@ -49,7 +50,7 @@ def wanted(kind: pa.DataType) -> str:
     """Describes the values of a type in words, for errors."""
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
-            return "a datetime without a time zone and without nanoseconds"
+            return "a datetime without a time zone and without nanoseconds, in the years 1 to 9999"
         return "a datetime with a time zone and without nanoseconds, in the years 1 to 9999 of UTC"
     name = next(name for is_kind, _, _, name in _TAKEN if is_kind(kind))
     if pa.types.is_list(kind):
@@ -116,13 +117,12 @@ def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
         return _are_floats(found)
     if pa.types.is_timestamp(kind):
         has_zone = kind.tz is not None
-        is_plain = classes <= {datetime.datetime}  # pandas' own have nanoseconds, and one that is none
+        if not classes <= {datetime.datetime} and not all(map(_has_place, found)):
+            return False
         zones = list(map(attrgetter("tzinfo"), found))
         if zones.count(None) != (0 if has_zone else len(found)):
             return False
-        if has_zone and zones.count(datetime.UTC) < len(found) and not all(map(_is_in_calendar, found)):
-            return False
-        return is_plain or not any(getattr(value, "nanosecond", 0) for value in found)
+        return not has_zone or zones.count(datetime.UTC) == len(found) or all(map(_is_in_calendar, found))
     if pa.types.is_map(kind):
         pairs = [list(value.items()) if isinstance(value, dict) else value for value in found]
         return _are_pairs(chain.from_iterable(pairs), kind)
@@ -148,15 +148,26 @@ def _to_look_at(items: Any) -> Any:
     return items[:1] if isinstance(items, np.ndarray) and items.dtype.kind != "O" else items
 
 
+def _has_place(value: datetime.datetime) -> bool:
+    """Whether a time of a subclass is one of Python's.
+
+    Those of pandas have nanoseconds, and any year. Arrow makes 1970 or 1972 of one outside 1-9999.
+    """
+    return not getattr(value, "nanosecond", 0) and _has_year(value)
+
+
+def _has_year(value: datetime.datetime) -> bool:
+    return datetime.MINYEAR <= value.year <= datetime.MAXYEAR
+
+
 def _is_in_calendar(value: datetime.datetime) -> bool:
     """Whether a time with a zone has a year that Python can have, 1 to 9999, in UTC, too."""
     if 1 < value.year < 9999:
         return True
     try:
-        value.astimezone(datetime.UTC)
+        return _has_year(value.astimezone(datetime.UTC))
     except OverflowError:
         return False
-    return True
 
 
 def _are_floats(values: list[Any]) -> bool:
@@ -206,7 +217,7 @@ def plain(value: Any, kind: pa.DataType, leaf: Callable[[Any, pa.DataType], Any]
     if isinstance(value, Enum):
         value = value.value
     if not pa.types.is_nested(kind):
-        if isinstance(value, np.integer) and pa.types.is_decimal(kind):
+        if pa.types.is_decimal(kind) and isinstance(value, np.integer) and not isinstance(value, _NO_INT):
             return int(value)
         return value if leaf is None else leaf(value, kind)
     if pa.types.is_struct(kind) and (columns := columns_of(value)) is not None:

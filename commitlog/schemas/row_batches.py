@@ -188,9 +188,15 @@ def _one_line(text: object) -> str:
 
 
 def _illegal(row: int, name: str, value: object, kind: pa.DataType, takes: str) -> IllegalRow:
-    text = repr(value)
-    shown = " ".join(text[:_SHOWN].split()) + "…" * (len(text) > _SHOWN)
-    return IllegalRow(f"row {row}, column {name}: {shown} is no {ddl_type(kind)}: it takes {takes}", row)
+    return IllegalRow(f"row {row}, column {name}: {_shown(value)} is no {ddl_type(kind)}: it takes {takes}", row)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # what a class of the user's raises; pandas has no text for all times with a zone
+        text = f"<{type(value).__name__} that has no text>"
+    return " ".join(text[:_SHOWN].split()) + "…" * (len(text) > _SHOWN)
 
 
 def _too_large(row: int, field: pa.Field, value: object) -> IllegalRow:
@@ -264,7 +270,7 @@ def _mapping(row: Any, number: int) -> dict[str, Any]:
     if columns is None:
         raise IllegalRow(
             f"row {number}: a row is a dictionary, a dataclass, a NamedTuple or a pydantic model, and has each column once; "
-            f"it is not {row!r:.{_SHOWN}}",
+            f"it is not {_shown(row)}",
             number,
         )
     return columns

@@ -49,21 +49,46 @@ def test_rows_of_all_types(made: tuple[pa.Schema, list[dict[str, Any]]]) -> None
             assert pa.Table.from_batches([pa.ipc.read_record_batch(value, schema)]).equals(table)
 
 
+FAR = pd.Timestamp(np.datetime64("300000-01-01", "s"))
+EARLY = pd.Timestamp(np.datetime64("-0044-03-15", "s"))
+FAR_IN_UTC = pd.Timestamp(np.datetime64("10000-01-01T01", "s"), tz="UTC").tz_convert("America/New_York")
+SPAN = np.timedelta64(5000, "ms")
 REFUSED = {
     "BOOLEAN": (1, 0.0, "x", "True"),
     "TINYINT": (True, 1.0, 1.5, 128, -129, "1", Decimal(1), np.float32(1), np.bool_(True)),
-    "BIGINT": (True, 1.5, 2**63, Decimal("1.23"), np.datetime64("2020-01-01"), uuid.uuid4(), pd.NA, NOON),
+    "BIGINT": (True, 1.5, 2**63, Decimal("1.23"), np.datetime64("2020-01-01"), uuid.uuid4(), pd.NA, NOON, SPAN),
     "FLOAT": (True, "1", Decimal(1), 1e39, -1e39, 2**24 + 1, 10**400, np.float64(1e39), np.longdouble("1e39")),
-    "DOUBLE": (True, "1", Decimal(1), 2**53 + 1, np.longdouble("0.1"), np.longdouble("1e400")),
+    "DOUBLE": (True, "1", Decimal(1), 2**53 + 1, np.longdouble("0.1"), np.longdouble("1e400"), SPAN),
     "ARRAY<FLOAT>": ([1.5, 1e39], np.array([1e39])),
     "MAP<STRING,STRUCT<x: FLOAT>>": ({"a": {"x": 1e39}}, [["a", {"x": -1e39}]]),
-    "STRING": (b"x", 1, "\ud800", uuid.uuid4()),
+    "STRING": (b"x", 1, "\ud800", uuid.uuid4(), FAR.tz_localize("UTC")),
     "BINARY": ("x", 1, [1], uuid.uuid4()),
-    "DATE": (NOON, NAIVE, 1, "2020-01-01", pd.NaT, NANOSECONDS),
-    "TIMESTAMP": (NAIVE, datetime.date(2020, 1, 1), 1, "2020", pd.NaT, NANOSECONDS.tz_localize("UTC")),
-    "TIMESTAMP_NTZ": (NOON, datetime.date(2020, 1, 1), 1, pd.NaT, NANOSECONDS, np.datetime64("2020-01-01")),
-    "DECIMAL(5,2)": (1.5, Decimal("1.234"), Decimal("1234"), Decimal("NaN"), Decimal("sNaN"), True, "1"),
+    "DATE": (NOON, NAIVE, 1, "2020-01-01", pd.NaT, NANOSECONDS, FAR.tz_localize("UTC")),
+    "TIMESTAMP": (
+        NAIVE,
+        datetime.date(2020, 1, 1),
+        1,
+        "2020",
+        pd.NaT,
+        NANOSECONDS.tz_localize("UTC"),
+        FAR.tz_localize("UTC"),
+        EARLY.tz_localize("UTC"),
+        FAR_IN_UTC,
+    ),
+    "TIMESTAMP_NTZ": (
+        NOON,
+        datetime.date(2020, 1, 1),
+        1,
+        pd.NaT,
+        NANOSECONDS,
+        np.datetime64("2020-01-01"),
+        FAR,
+        EARLY,
+    ),
+    "MAP<STRING,ARRAY<STRUCT<t: TIMESTAMP>>>": ({"a": [{"t": FAR.tz_localize("UTC")}]}, {"a": [{"t": FAR_IN_UTC}]}),
+    "DECIMAL(5,2)": (1.5, Decimal("1.234"), Decimal("1234"), Decimal("NaN"), Decimal("sNaN"), True, "1", SPAN),
     "ARRAY<INT>": ("x", b"x", {1, 2}, [1.5], [True], np.array([1.5]), np.array([[1]]), np.array(1), [[1]], {1: 2}),
+    "ARRAY<DECIMAL(5,2)>": ([SPAN], np.array([SPAN])),
     "ARRAY<STRING>": ("abc", [b"x"], [1]),
     "MAP<STRING,INT>": (
         [1],
