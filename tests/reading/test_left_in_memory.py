@@ -9,6 +9,7 @@ import commitlog
 from commitlog.errors import ReadingWarning
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, pid_of
+from tests.waiting import wait_until
 
 
 def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
@@ -26,7 +27,8 @@ def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
     (text,) = said
     assert text.startswith(f"{path} does not run, and lane 0 has messages that were accepted and are only in memory")
     with commitlog.Store.open(path, config):
-        assert _read(path) == ([b"flushed", b"accepted"], [])
+        read = wait_until(lambda: (found := _read(path))[0][1:] and found, "the kept message to be flushed")
+    assert read == ([b"flushed", b"accepted"], [])
 
 
 def _read(path: Path) -> tuple[list[bytes], list[str]]:
