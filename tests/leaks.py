@@ -164,9 +164,10 @@ class Snapshot:
                 yield f"thread {thread.name}"
 
     def _descriptors(self) -> Iterator[str]:
-        sparks = _spark_sockets() if self.spark_jvm is not None else set()
-        for fd, target in descriptors().items():
-            if self.descriptors.get(fd) != target and target not in sparks:
+        new = {fd: target for fd, target in descriptors().items() if self.descriptors.get(fd) != target}
+        sparks = _spark_sockets() if new and self.spark_jvm is not None else set()  # to list them takes 10 ms
+        for fd, target in new.items():
+            if target not in sparks:
                 yield f"descriptor {fd}: {target}{_ends_of(target)}"
 
     def _shared_memory(self) -> Iterator[str]:
