@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,3 +25,12 @@ def test_javac_has_no_complaint(tmp_path: Path) -> None:
     where: list[str | Path] = ["--release", "17", "-encoding", "UTF-8", "-cp", jars, "-d", tmp_path]
     done = subprocess.run(["javac", *warnings, *where, *SOURCES.glob("*.java")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_private_method_is_synchronized() -> None:
+    """Janino makes a static method of a private one, and that locks the class, not the object."""
+    sources = {file.name: file.read_text() for file in SOURCES.glob("*.java")}
+    assert "TaskReader.java" in sources
+    assert [
+        name for name, text in sources.items() if re.search(r"private [^(]*synchronized|synchronized private", text)
+    ] == []

@@ -55,7 +55,7 @@ final class LogTable implements Table, SupportsRead {
     }
 
     /** The table with a query's own options: `spark.read.option(…).table(…)`, or SQL's `WITH (…)`. */
-    private synchronized SupportsRead ofQuery(CaseInsensitiveStringMap all) {
+    synchronized SupportsRead ofQuery(CaseInsensitiveStringMap all) {
         SupportsRead found = (SupportsRead) this.ofQueries.get(all);
         if (found == null) {
             found = (SupportsRead) new Provider().getTable(this.schema, new Transform[0], all.asCaseSensitiveMap());

@@ -66,12 +66,12 @@ final class TaskReader implements PartitionReader {
         return this.batch != null;
     }
 
-    private synchronized boolean enter() {
+    synchronized boolean enter() {
         this.isReading = !this.isClosed;
         return this.isReading;
     }
 
-    private synchronized void leave() throws IOException {
+    synchronized void leave() throws IOException {
         this.isReading = false;
         if (this.isClosed) {
             this.letGo(false); // what was read last is still in use: no other task may write there
