@@ -24,8 +24,6 @@ from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.disk.consume_queue import is_light
-from commitlog.disk.schema_versions import schema_versions
-from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
@@ -36,17 +34,15 @@ from commitlog.errors import (
     OptionError,
     ReaderError,
     ReadingWarning,
-    UnknownTopic,
     read_error,
     refuse_copy,
 )
-from commitlog.lines import printable
 from commitlog.message import Message
 from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
+from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.merged_values import merged_values
-from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.promotions import check_read
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.skipped_damage import with_way_out
@@ -175,18 +171,14 @@ class Reader:
         self._open_cursors(starts)
 
     def _check_topics(self, wanted: set[str]) -> None:
-        """Raises UnknownTopic for a topic that is not there.
+        """Raises UnknownTopic for a topic that is not there, IllegalTopic for one that can't be.
 
         A reader that follows waits for it. It warns once where it may be misspelt: where others are
         there, and this one was neither deleted nor declared.
         """
-        path, present = self._view.path, self._index.topics()
-        missing = wanted - set(self._index.topics(deleted=self.follow))
-        if missing and not self.follow:
-            there = ", ".join(present) or "none"
-            raise UnknownTopic(printable(f"{path}: no topic {', '.join(sorted(missing))}; there are: {there}"))
-        unknown = [topic for topic in missing if not schema_versions(StoreDirectory(path), topic)]
-        if text := missing_topics(path, unknown, present, "the reader"):
+        if not self.follow:
+            check_known(self._view.path, self._index, wanted)
+        elif text := waiting_for(self._view.path, self._index, wanted, "the reader"):
             warnings.warn(text, ReadingWarning, stacklevel=4)
 
     def _open_cursors(self, starts: QueueStarts) -> None:

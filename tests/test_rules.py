@@ -21,7 +21,6 @@ TOO_LONG = {
     "commitlog/errors.py": 637,
     "commitlog/native/src/scan.rs": 524,
     "commitlog/producer.py": 568,
-    "commitlog/reader.py": 506,
     "tests/appending/test_producer.py": 622,
     "tests/appending/test_row_writer.py": 530,
     "tests/backups/test_backup.py": 507,

@@ -255,13 +255,13 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
 
 
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
-    """What the deletion takes. Raises UnknownTopic, TopicInUse."""
-    from commitlog.reading.trimming import check_known, check_producers, check_readers, plan_deletion
+    """What the deletion takes. Raises IllegalTopic, UnknownTopic, TopicInUse."""
+    from commitlog.reading.known_topics import check_known
+    from commitlog.reading.trimming import check_producers, check_readers, plan_deletion
 
-    if typed:  # it may have a schema, and no message yet
+    check_known(view.path, index, [topic])
+    if typed:
         check_producers(view, topic)
-    else:
-        check_known(index, topic)
     plan = plan_deletion(index, topic)
     if not force:
         check_readers(index, plan)

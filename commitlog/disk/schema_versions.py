@@ -36,6 +36,13 @@ def schema_versions(
     return sorted(version for name in found if _VERSION.fullmatch(name) and (version := int(name)) > least)
 
 
+def declared_topics(directory: StoreDirectory, channel: FileChannel = DISK) -> list[str]:
+    """The topics that have a schema, sorted. Raises StoreDamaged, StoreRefused, DiskError."""
+    topics = directory.topics_directory
+    names = sorted(names_in(topics, channel))
+    return [name for name in names if (topics / name).is_dir() and schema_versions(directory, name, channel)]
+
+
 def names_in(directory: Path, channel: FileChannel) -> list[str]:
     """The names in a directory of schemas. Raises StoreDamaged, StoreRefused, DiskError."""
     try:

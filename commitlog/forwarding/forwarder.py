@@ -32,7 +32,6 @@ from commitlog.errors import (
     MessageRefused,
     TargetChanged,
     TopicRefused,
-    UnknownTopic,
 )
 from commitlog.forwarding.cluster import BATCH_BYTES_MOST, FENCED, Cluster, error_of
 from commitlog.forwarding.forward_settings import ForwardSettings
@@ -251,16 +250,13 @@ class Forwarder:
     def _waiting(self, positions: Positions) -> Waiting:
         """Returns the messages that wait to be forwarded.
 
-        Raises the errors of Source.begin, UnknownTopic.
+        Raises the errors of Source.begin and Source.check_topics.
         """
         queues = {key: queue for key, queue in self._source.refresh().items() if self.settings.wants(key[0])}
         at_start = self._ends is None
         if self._ends is None:
             self._ends = {key: queue.end for key, queue in queues.items()}
-            missing = (self.settings.topics or frozenset()) - {topic for topic, _ in queues}
-            if missing and self.settings.once:
-                there = ", ".join(sorted({topic for topic, _ in self._source.refresh()})) or "none"
-                raise UnknownTopic(f"{self.settings.store}: no topic {', '.join(sorted(missing))}; there are: {there}")
+            self._source.check_topics(self.settings.topics or frozenset(), waits=not self.settings.once)
         found: Waiting = {}
         for key, queue in queues.items():
             begin = self._source.begin(key, queue, positions.offset(*key), at_start=at_start)

@@ -6,6 +6,7 @@ long as all the rest of the way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
@@ -22,8 +23,11 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, OffsetOutOfRange
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex
+from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.queue_range import QueueRange
 from commitlog.record.properties import BYTES_KEY_NAME
+
+log = logging.getLogger(__name__)
 
 _SEGMENTS_MAPPED = 16
 _SCHEMA = pa.schema(
@@ -86,6 +90,16 @@ class Source:
         return {
             (topic, lane): queue for topic in self._index.topics() for lane, queue in self._index.ranges(topic).items()
         }
+
+    def check_topics(self, wanted: Collection[str], *, waits: bool) -> None:
+        """Checks topics that the user has named. Warns, in the log, of those that it waits for.
+
+        Raises IllegalTopic, UnknownTopic.
+        """
+        if not waits:
+            check_known(self._path, self._index, wanted)
+        elif text := waiting_for(self._path, self._index, wanted, "the forwarder"):
+            log.warning("%s", text)
 
     @property
     def live(self) -> bool:

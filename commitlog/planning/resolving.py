@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import ReadPlan, Slice
@@ -15,7 +15,7 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.starting_offsets import Bound
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.task_sizes import plan
-from commitlog.reading.missing_topics import missing_topics
+from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Start, resolve
 
@@ -26,13 +26,19 @@ class Resolver:
     """Looks up queue offsets in an index.
 
     `ago` counts from the moment at which the resolver is made, for all queues. `tasks_max` is how
-    many tasks the options may ask for.
+    many tasks the options may ask for. Errors list the topics that are visible.
     """
 
     def __init__(
-        self, index: StoreIndex, options: SourceOptions, clock: Clock = SYSTEM_CLOCK, *, tasks_max: float = math.inf
+        self,
+        index: StoreIndex,
+        options: SourceOptions,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        tasks_max: float = math.inf,
+        is_visible: Callable[[str], bool] = lambda _topic: True,
     ) -> None:
-        self.index, self.options, self._tasks_max = index, options, tasks_max
+        self.index, self.options, self._tasks_max, self._is_visible = index, options, tasks_max, is_visible
         self._now_ms = clock.wall_ms()
 
     def queues(self) -> dict[QueueKey, QueueRange]:
@@ -47,23 +53,18 @@ class Resolver:
         return found
 
     def check_topics(self) -> None:
-        """Raises UnknownTopic for a subscribed topic or assigned lane that is not in the store."""
-        present = self.index.topics()
-        there = f"topics there are {', '.join(present)}" if present else "the store has no messages yet"
-        for topic in self.options.subscription.chosen(present):
-            if topic not in present:
-                raise UnknownTopic(f"{self.options.path}: there is no topic {topic!r}; {there}")
+        """Checks the subscribed topics and assigned lanes. Raises IllegalTopic, UnknownTopic."""
+        check_known(self.options.path, self.index, self.options.subscription.chosen([]), self._is_visible)
         for topic, lanes in (self.options.subscription.assigned or {}).items():
             known = self.index.ranges(topic)
             for lane in lanes:
-                if lane not in known:
+                if known and lane not in known:  # a declared topic may have no lane yet
                     lanes_there = ", ".join(map(str, sorted(known)))
                     raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
 
     def warn_of_missing(self) -> None:
         """Logs a warning for subscribed topics that do not exist: a stream waits for them."""
-        known = self.index.topics(deleted=True)
-        if text := missing_topics(self.options.path, self.options.subscription.chosen(known), known, "the query"):
+        if text := waiting_for(self.options.path, self.index, self.options.subscription.chosen([]), "the query"):
             log.warning("%s", text)
 
     def offsets(self, bound: Bound, queues: Mapping[QueueKey, QueueRange]) -> dict[QueueKey, int]:

@@ -88,6 +88,9 @@ class StoreIndex(Protocol):
         With `deleted`, those count too that were deleted and had no message since.
         """
 
+    def declared_topics(self) -> Collection[str]:
+        """The topics that have a schema now; they may have no messages yet."""
+
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
         """Lane → the range of the topic's messages that may be read there.
 
@@ -210,6 +213,10 @@ class LocalIndex:
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         return sorted({*self.index.topics(deleted=deleted)}.union(*self._left_out.values()))
+
+    def declared_topics(self) -> list[str]:
+        with named_while_reading(self.path):
+            return self.index.declared_topics()
 
     def ranges(self, topic: str) -> TopicQueues:
         damaged = {lane: self.index.left_out[lane] for lane, topics in self._left_out.items() if topic in topics}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.disk.schema_versions import declared_topics
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, ReadingWarning
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.lane_index import LaneIndex
@@ -139,6 +141,12 @@ class TopicIndex:
         """
         lanes = self.lanes.values()
         return sorted({topic for lane in lanes for topic in lane.queues if deleted or not lane.is_deleted(topic)})
+
+    def declared_topics(self) -> list[str]:
+        """The topics that have a schema now. Raises StoreDamaged, StoreRefused, DiskError."""
+        if self.view.one_log:
+            return []
+        return declared_topics(StoreDirectory(self.view.path, self.view.channel), self.view.channel)
 
     def ranges(self, topic: str) -> dict[int, QueueRange]:
         """Returns lane → the range of the topic's messages that may be read there."""

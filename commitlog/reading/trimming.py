@@ -17,7 +17,8 @@ from commitlog.disk.locks import is_leased
 from commitlog.disk.replica_mark import changing
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
-from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, UnknownTopic, refusal
+from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, refusal
+from commitlog.reading.known_topics import check_known
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
 from commitlog.reading.topic_index import TopicIndex
@@ -74,14 +75,14 @@ def in_the_past(start: Start, text: str, clock: Clock = SYSTEM_CLOCK) -> Start:
 def plan_trim(index: TopicIndex, topic: str, starts: QueueStarts) -> Trim:
     """Looks up which messages a trim would take.
 
-    An offset below a lane's first one takes none there. Raises UnknownTopic, OffsetOutOfRange
-    (beyond the end, or no such lane).
+    An offset below a lane's first one takes none there. Raises IllegalTopic, UnknownTopic,
+    OffsetOutOfRange (beyond the end, or no such lane).
     """
-    check_known(index, topic)
+    check_known(index.view.path, index, [topic])
     ranges = index.ranges(topic)
     for lane, number in starts.offsets.get(topic, {}).items():
         if lane not in ranges and number > EARLIEST_OFFSET:
-            there = ", ".join(map(str, sorted(ranges)))
+            there = ", ".join(map(str, sorted(ranges))) or "none yet"
             raise OffsetOutOfRange(f"topic {topic} has no lane {lane}; it has {there}")
     before: dict[int, int] = {}
     for lane, queue in sorted(ranges.items()):
@@ -99,13 +100,6 @@ def plan_deletion(index: TopicIndex, topic: str) -> Trim:
     ranges = index.ranges(topic)
     before = {lane: queue.end for lane, queue in sorted(ranges.items())}
     return Trim(topic, before, sum(queue.end - queue.first for queue in ranges.values()), 0, deletes=True)
-
-
-def check_known(index: TopicIndex, topic: str) -> None:
-    """Raises UnknownTopic."""
-    present = index.topics()
-    if topic not in present:
-        raise UnknownTopic(f"{index.view.path}: no topic {topic!r}; there are: {', '.join(present) or 'none'}")
 
 
 def check_readers(index: TopicIndex, trim: Trim) -> None:

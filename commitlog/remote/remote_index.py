@@ -111,6 +111,9 @@ class RemoteIndex:
     def topics(self, *, deleted: bool = False) -> list[str]:
         return sorted(topic for topic, is_deleted in self._topics.items() if deleted or not is_deleted)
 
+    def declared_topics(self) -> Collection[str]:
+        return typed_topics(self.address)
+
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
         return self._ranges.get(topic, {})
 

@@ -14,19 +14,19 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.read_plan import Isolation, ReadOptions, ReadPlan
 from commitlog.disk.consume_queue import is_light
-from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReadingWarning, UnknownTopic
+from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, ReadingWarning
 from commitlog.message import Message
 from commitlog.planning.address import Address
 from commitlog.planning.resolving import beyond_end
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.task_sizes import Work
 from commitlog.planning.topic_ranges import offsets_of
+from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.missing_topics import missing_topics
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import BytesKey, own_properties
 from commitlog.remote.reading import read_remote
-from commitlog.remote.remote_index import RemoteIndex, typed_topics
+from commitlog.remote.remote_index import RemoteIndex
 
 WAIT_MS = 500
 """How long the server may wait for more, each time. Ctrl-C has to wait for its answer."""
@@ -65,12 +65,9 @@ class RemoteMessages:
         index.refresh()
         if follow and index.one_log:
             raise OptionError(f"{index.path}: a RocketMQ store root can't be followed")
-        missing = [topic for topic in self._named if topic not in index.topics(deleted=follow)]
-        if missing and not follow:
-            there = ", ".join(index.topics()) or "none"
-            raise UnknownTopic(f"{index.path}: no topic {', '.join(missing)}; there are: {there}")
-        unknown = set(missing).difference(typed_topics(address, tuple(missing))) if missing else ()
-        if text := missing_topics(index.path, unknown, index.topics(), "the reader"):
+        if not follow:
+            check_known(address, index, self._named)
+        elif text := waiting_for(address, index, self._named, "the reader"):
             warnings.warn(text, ReadingWarning, stacklevel=2)
         self._store_id = index.store_id
         self._next = offsets_of(index, self._topics(), start, self._lanes)

@@ -9,10 +9,11 @@ from typing import get_args
 import pyarrow as pa
 
 from commitlog.columns.read_plan import Isolation, ReadOptions, Values
-from commitlog.errors import IllegalArgument, UnknownTopic
+from commitlog.errors import IllegalArgument
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.topic_columns import columns_of
 from commitlog.planning.topic_ranges import ranges_between
+from commitlog.reading.known_topics import check_known
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.topic_names import check_topic
 from commitlog.remote.places import Place, newest_schemas, open_index, read_batches
@@ -43,10 +44,8 @@ def open_topic(
         schema = _schema(place, index, topic, values)
         wanted = columns_of(topic, None if schema is None else schema.columns, columns, metadata=metadata)
         index.refresh()
-        if schema is None and topic not in index.topics():
-            typed = () if index.one_log else newest_schemas(place)  # one of them may have no rows yet
-            present = ", ".join(sorted({*index.topics(), *typed})) or "none"
-            raise UnknownTopic(f"{index.path}: there is no topic {topic!r}; topics there are: {present}")
+        if schema is None:
+            check_known(index.path, index, [topic])
         chosen = replace(options, values="bytes" if schema is None else "columns")
         plan = index.plan(tuple(index.slices(ranges_between(index, [topic], start, end))), chosen)
     finally:

@@ -20,7 +20,13 @@ import pyarrow as pa
 from commitlog.disk.checked_json import to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import changing, check_changeable
-from commitlog.disk.schema_versions import damaged_schema, names_in, schema_refused, schema_values, schema_versions
+from commitlog.disk.schema_versions import (
+    damaged_schema,
+    declared_topics,
+    schema_refused,
+    schema_values,
+    schema_versions,
+)
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, refusal
 from commitlog.record.topic_names import check_topic
@@ -75,9 +81,7 @@ class TopicSchemas:
 
     def topics(self) -> list[str]:
         """The topics that have a schema. Raises StoreDamaged, StoreRefused."""
-        directory = self._directory.topics_directory
-        names = names_in(directory, self._channel)
-        return [name for name in names if (directory / name).is_dir() and self._versions(name)]
+        return declared_topics(self._directory, self._channel)
 
     def _versions(self, topic: str, *, deleted: bool = False) -> list[int]:
         return schema_versions(self._directory, topic, self._channel, deleted=deleted)

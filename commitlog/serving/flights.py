@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import orjson
 import pyarrow as pa
@@ -20,10 +20,10 @@ from pyarrow import flight
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.read_plan import ReadPlan
-from commitlog.errors import CommitLogError, IllegalArgument, OptionError, UnknownTopic
+from commitlog.errors import CommitLogError, IllegalArgument, OptionError
 from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq
 from commitlog.planning.option_names import SPELLING, check_names, spelled
-from commitlog.planning.options import SourceOptions, Subscription, options_of
+from commitlog.planning.options import SourceOptions, options_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.topic_columns import check_json_columns, columns_of, shared_schema, typed_columns
 from commitlog.remote.reading import ticket_of
@@ -212,17 +212,4 @@ def _plans(wanted: _Wanted, access: Access) -> list[ReadPlan]:
     with wanted.store.index(options.read.isolation, reads=True) as (index, _):
         if index.one_log:
             check_rocketmq(options)
-        present = index.topics()
-        known = set(present)
-        for topic in options.subscription.chosen([]):
-            if topic not in known and options.read.values != "columns":  # a typed topic may have no messages yet
-                visible = ", ".join(topic for topic in present if access.covers(topic)) or "none"
-                raise UnknownTopic(f"{options.path}: there is no topic {topic!r}; topics there are: {visible}")
-        chosen = _present(options.subscription, present)
-        return Resolver(index, replace(options, subscription=chosen), tasks_max=ENDPOINTS_MAX).batch_plans()
-
-
-def _present(chosen: Subscription, present: list[str]) -> Subscription:
-    if chosen.assigned is None:
-        return Subscription(topics=tuple(topic for topic in chosen.topics if topic in present))
-    return Subscription(assigned={topic: lanes for topic, lanes in chosen.assigned.items() if topic in present})
+        return Resolver(index, options, tasks_max=ENDPOINTS_MAX, is_visible=access.covers).batch_plans()

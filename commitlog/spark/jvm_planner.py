@@ -45,6 +45,7 @@ from commitlog.planning.options import SourceOptions, parse_options, store_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.store_index import LocalIndex
 from commitlog.planning.topic_columns import shared_schema, typed_columns
+from commitlog.reading.known_topics import known_topics
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.remote.places import Place, newest_schemas, open_index
@@ -202,8 +203,7 @@ def topics(question: Question) -> Answer:
 
     Raises OptionError, and what looking at the store raises.
     """
-    place = _place(question)
-    return {"topics": sorted({*_topics_with_messages(place), *newest_schemas(place)})}
+    return {"topics": _known_topics(_place(question))}
 
 
 def topic(question: Question) -> Answer:
@@ -213,9 +213,9 @@ def topic(question: Question) -> Answer:
     a schema.
     """
     place, name, given = _place(question), question["topic"], spelled(question["options"])
-    is_typed = bool(newest_schemas(place, (name,)))
-    if not is_typed and name not in _topics_with_messages(place):
+    if name not in _known_topics(place):
         return {}
+    is_typed = bool(newest_schemas(place, (name,)))
     reading = given | {"subscribe": name}
     if is_typed:
         return {"read": {"values": "columns"} | reading}
@@ -231,10 +231,10 @@ def _place(question: Question) -> Place:
     return path if address is None else address
 
 
-def _topics_with_messages(place: Place) -> list[str]:
+def _known_topics(place: Place) -> list[str]:
     with closing(open_index(place, "committed")) as index:
         index.refresh()
-        return index.topics()
+        return known_topics(index)
 
 
 _ABOUT: dict[str, Callable[[Question], Answer]] = {

@@ -220,8 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         resolver, _ = self._resolver()
         queues = resolver.queues()
-        if self.options.read.values != "columns":  # those have a schema, so they are not misspelt
-            resolver.warn_of_missing()
+        resolver.warn_of_missing()
         starting = self.options.starting or Bound("startingOffsets", LATEST)
         resolver.check_named(starting, queues)
         begins: Offsets = {topic: {} for topic in self.options.subscription.chosen([])}

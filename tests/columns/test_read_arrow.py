@@ -214,7 +214,7 @@ def test_a_schema_without_messages(typed: HandMadeStore) -> None:
     declare(typed, "empty", "id INT")
     expected = pa.table({"id": pa.array([], pa.int32())})
     assert table_of(typed, "empty").equals(expected)
-    with pytest.raises(UnknownTopic, match="topics there are: empty, orders"):
+    with pytest.raises(UnknownTopic, match="no topic missing; there are: empty, orders"):
         commitlog.read_arrow(place_of(typed.path), "missing")
     frame = pl.from_arrow(commitlog.read_arrow(place_of(typed.path), "empty"))
     assert isinstance(frame, pl.DataFrame)

@@ -27,8 +27,9 @@ from commitlog.forwarding import cluster
 from commitlog.reading.named_readers import NamedReaders
 from tests.builders import vector_store
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.builders.typed_topic import declare
 from tests.forwarding.kafka import Broker
-from tests.forwarding.running import forward, forward_when_allowed
+from tests.forwarding.running import forward, forward_when_allowed, forwarding
 from tests.nightly import with_nightly
 from tests.ports import free_port
 
@@ -103,8 +104,19 @@ def test_another_name_forwards_everything_anew_and_only_the_topics_asked_for(tmp
         forward(store.path, kafka.url, name=name, topics=["orders"], topic_map=[f"orders={name}"])
         assert kafka.values(name) == bodies(store)
         assert NamedReaders(store.directory).load(name).offsets == {"orders": {0: 3}}
-    with pytest.raises(UnknownTopic, match="no topic orderz"):
-        forward(store.path, kafka.url, topics=["orderz"])
+
+
+def test_a_topic_that_is_misspelt_and_one_that_is_declared(tmp_path: Path, kafka: Broker) -> None:
+    """The one is an error, or a warning of a forwarder that waits; the other is not there yet."""
+    store = small_store(tmp_path / "store", rows=3, lanes=1)
+    declare(store, "sales", "id BIGINT")
+    forward(store.path, kafka.url, topics=["sales"])
+    with pytest.raises(UnknownTopic, match="no topic orderz; there are: orders, other, sales"):
+        forward(store.path, kafka.url, topics=["orderz", "sales"])
+    with forwarding(store.path, kafka.url, "--topic", "orderz") as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if b"orderz" in line)
+    assert b"no topic orderz yet, and the forwarder waits for it; there are: orders, other, sales" in said
 
 
 def test_partitions_by_key_and_their_number(tmp_path: Path, kafka: Broker) -> None:

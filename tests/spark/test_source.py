@@ -121,7 +121,7 @@ def test_tasks(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "missing"}, "UnknownTopic: .*no topic 'missing'; topics there are orders, other"),
+        ({"subscribe": "missing"}, "UnknownTopic: .*no topic missing; there are: orders, other"),
         ({"assign": '{"orders": [7]}', "subscribe": None}, "UnknownTopic: .*no lane 7; it has 0, 1"),
         (
             {"startingOffsets": '{"orders": {"0": 1}}'},

@@ -1,0 +1,67 @@
+"""Which topics a store knows: those with messages, and those that were declared.
+
+Every door that reads asks here whether a topic may be read, so that all say the same of a name that
+is misspelt. The schemas are looked at only where a topic has no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from commitlog.errors import UnknownTopic
+from commitlog.lines import printable
+from commitlog.record.topic_names import check_topic
+
+
+class TopicsOfStore(Protocol):
+    """What an index of a store, or of a served one, says of its topics."""
+
+    def topics(self, *, deleted: bool = False) -> list[str]:
+        """The topics that have, or had, a message; with `deleted`, those that were deleted, too."""
+
+    def declared_topics(self) -> Collection[str]:
+        """The topics that have a schema."""
+
+
+def _every(_topic: str) -> bool:
+    return True
+
+
+def known_topics(store: TopicsOfStore) -> list[str]:
+    """The topics that the store knows, sorted. A topic that was deleted is not among them."""
+    return sorted({*store.topics(), *store.declared_topics()})
+
+
+def check_known(
+    place: object, store: TopicsOfStore, wanted: Collection[str], is_visible: Callable[[str], bool] = _every
+) -> None:
+    """Checks that the store at a place knows the wanted topics.
+
+    Raises IllegalTopic, and UnknownTopic, which lists those topics that are visible.
+    """
+    missing = _unknown(store, set(wanted).difference(store.topics()))
+    if missing:
+        there = ", ".join(filter(is_visible, known_topics(store))) or "none"
+        raise UnknownTopic(printable(f"{place}: no topic {', '.join(missing)}; there are: {there}"))
+
+
+def waiting_for(place: object, store: TopicsOfStore, wanted: Collection[str], who: str) -> str:
+    """Returns a warning if the store does not know some wanted topics, else an empty text.
+
+    A store without any topics gives no warning, because its topics may all be still to come. Nor
+    does a topic that was deleted: a reader may have read it to its end. `who` names the reader that
+    waits. Raises IllegalTopic for a topic that can't come.
+    """
+    missing = _unknown(store, set(wanted).difference(store.topics(deleted=True)))
+    if not missing or not (known := known_topics(store)):
+        return ""
+    there = ", ".join(known)
+    return printable(f"{place}: no topic {', '.join(missing)} yet, and {who} waits for it; there are: {there}")
+
+
+def _unknown(store: TopicsOfStore, without_messages: set[str]) -> list[str]:
+    """Those of the topics that are not declared either, sorted. Raises IllegalTopic."""
+    for topic in sorted(without_messages):
+        check_topic(topic)
+    return sorted(without_messages.difference(store.declared_topics())) if without_messages else []
