@@ -29,7 +29,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.read_plan import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, JarNotUsable, ReadingWarning
 from commitlog.planning.option_checks import check_batch, check_read
@@ -174,7 +174,13 @@ def batch(question: Question) -> Answer:
         "for_python": json.dumps(asdict(common)),
         "tasks": [[_slice(plan, piece) for piece in plan.slices] for plan in plans],
         **({"layouts": layouts(common.path, topics)} if options.read.values == "columns" else {}),
+        **({"complete": True} if _is_complete(options.read) else {}),
     }
+
+
+def _is_complete(options: ReadOptions) -> bool:
+    """Whether each planned offset gives one row, or the read ends with an error."""
+    return options.values == "bytes" and options.fail_on_data_loss and not options.ignore_corrupt
 
 
 def _slice(plan: ReadPlan, piece: Slice) -> Answer:

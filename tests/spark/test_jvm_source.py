@@ -29,7 +29,6 @@ from tests.spark.jvm_frames import (
     children,
     error_line,
     failure,
-    harm,
     load,
     plan_of,
     store_of_all_kinds,
@@ -166,66 +165,6 @@ def test_a_frame_is_a_snapshot(spark: SparkSession, own_store: HandMadeStore) ->
     assert frame.union(frame.where("offset > 100")).count() == 160 + 59
     assert frame.alias("a").join(frame.alias("b"), "offset").count() == 160
     assert load(spark, own_store.path).count() == 161
-
-
-PUSHED = (
-    "offset = 5",
-    "offset <=> 5",
-    "offset BETWEEN 10 AND 20",
-    "10 > offset AND offset >= 3",
-    "offset > 9223372036854775806",
-    "offset <= -1",
-    "partition = 1",
-    "partition IN (1, 7)",
-    "partition <> 1 AND offset < 70",
-    "topic = 'orders'",
-    "topic IN ('other', 'nobody')",
-    "topic >= 'os'",
-    "topic <> 'orders' AND partition = 0",
-    "partition NOT IN (0, 7)",
-    "NOT topic > 'orders'",
-    "isnotnull(offset)",
-)
-LEFT = (
-    "offset IN (3, 60, 61)",
-    "NOT offset = 5",
-    "offset = 5 OR partition = 1",
-    "offset + 1 = 5",
-    "topic LIKE 'o%'",
-    "topic = key",
-    "isnull(partition)",
-    "offset NOT IN (1, 2)",
-    "timestamp >= '2023-11-14 22:14:00+00:00'",
-)
-
-
-def test_filters_that_are_pushed_keep_the_right_rows(spark: SparkSession, store: HandMadeStore) -> None:
-    """One frame is filtered in many ways, by filters of which only some are pushed, and joined."""
-    by_jvm = load(spark, store.path, subscribe="orders,other", maxRecordsPerPartition=37)
-    by_python = (
-        load(spark, store.path, subscribe="orders,other", reader="python")
-        .select("topic", "partition", "offset", "key", "timestamp")
-        .cache()
-    )
-    for condition in PUSHED + LEFT:
-        found, expected = (
-            frame.where(condition).select("topic", "partition", "offset").collect() for frame in (by_jvm, by_python)
-        )
-        assert sorted(found) == sorted(expected), condition
-        plan = plan_of(by_jvm.where(condition).select("value"))
-        assert bool(re.search(r"\bFilter\b", plan)) == (condition in LEFT), condition
-    both = by_jvm.where("offset < 9").union(by_jvm.where("offset > 50 AND partition = 0"))
-    assert both.count() == by_python.where("offset < 9 OR offset > 50 AND partition = 0").count()
-    assert by_jvm.count() == by_python.count()
-
-
-def test_rows_that_a_filter_leaves_out_are_not_read(spark: SparkSession, own_store: HandMadeStore) -> None:
-    """Neither those with an entry nor those that are walked to."""
-    harm(own_store, 41, 2)
-    frame = load(spark, own_store.path)
-    assert [row[0] for row in frame.where("offset >= 150").select("offset").collect()] == list(range(150, 160))
-    assert frame.where("offset < 32").count() == 32
-    assert "CorruptRecord" in failure(frame.where("offset = 32").collect)
 
 
 def test_a_schema_of_the_user_s(spark: SparkSession, store: HandMadeStore) -> None:

@@ -14,18 +14,23 @@ import org.apache.spark.sql.types.StructType;
 
 /** One scan of a frame, with the columns that a query needs. */
 final class LogScan implements Scan, Batch {
+    static final int NO_LIMIT = Integer.MAX_VALUE;
+
     private final PlannedBatch planned;
     private final StructType wanted;
     private final Predicate[] pushed;
     private final TimeFilter times;
+    private final int limit;
     private final ScanBuilder python;
     private boolean isStream;
 
-    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, TimeFilter times, ScanBuilder python) {
+    /** A limit of NO_LIMIT is none. */
+    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, TimeFilter times, int limit, ScanBuilder python) {
         this.planned = planned;
         this.wanted = wanted;
         this.pushed = pushed;
         this.times = times;
+        this.limit = limit;
         this.python = python;
     }
 
@@ -35,7 +40,8 @@ final class LogScan implements Scan, Batch {
 
     public String description() {
         return Provider.NAME + " (read by the JVM) PushedFilters: " + Arrays.toString(this.pushed)
-            + (this.times.isGiven() ? " Times: " + this.times : "");
+            + (this.times.isGiven() ? " Times: " + this.times : "")
+            + (this.limit == NO_LIMIT ? "" : " Limit: " + this.limit);
     }
 
     /** A batch is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
@@ -47,7 +53,7 @@ final class LogScan implements Scan, Batch {
     public boolean equals(Object other) {
         return other instanceof LogScan && ((LogScan) other).planned == this.planned
             && ((LogScan) other).wanted.equals(this.wanted) && Arrays.equals(((LogScan) other).pushed, this.pushed)
-            && ((LogScan) other).times.toString().equals(this.times.toString());
+            && ((LogScan) other).times.toString().equals(this.times.toString()) && ((LogScan) other).limit == this.limit;
     }
 
     public int hashCode() {
@@ -65,23 +71,31 @@ final class LogScan implements Scan, Batch {
     }
 
     public InputPartition[] planInputPartitions() {
-        RowFilter[] filters = new RowFilter[this.pushed.length];
-        for (int i = 0; i < filters.length; i++) {
-            filters[i] = RowFilter.of(this.pushed[i], this.planned.prefix);
-        }
+        RowFilter[] filters = this.filters();
         List<TaskSlices> kept = new ArrayList<TaskSlices>();
         TaskSlices[] tasks = this.planned.tasks();
-        for (int i = 0; i < tasks.length; i++) {
+        long missing = this.limit;
+        for (int i = 0; i < tasks.length && missing > 0; i++) {
             TaskSlices cut = tasks[i].cut(filters);
             if (cut != null) {
                 kept.add(cut);
+                missing -= this.planned.plan().isComplete && this.limit != NO_LIMIT ? cut.messages(filters) : 0;
             }
         }
         TaskSlices[] cut = (TaskSlices[]) kept.toArray(new TaskSlices[0]);
         return this.times.isGiven() ? this.times.narrowed(cut, this.planned) : cut;
     }
 
+    private RowFilter[] filters() {
+        RowFilter[] filters = new RowFilter[this.pushed.length];
+        for (int i = 0; i < filters.length; i++) {
+            filters[i] = RowFilter.of(this.pushed[i], this.planned.prefix);
+        }
+        return filters;
+    }
+
     public PartitionReaderFactory createReaderFactory() {
-        return new ReaderFactory(this.planned.plan(), this.wanted);
+        return new ReaderFactory(
+            this.planned.plan(), this.filters(), this.limit == NO_LIMIT ? Long.MAX_VALUE : this.limit, this.wanted);
     }
 }

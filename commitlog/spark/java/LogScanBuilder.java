@@ -5,19 +5,21 @@ import java.util.List;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /** Takes from Spark which columns and rows a query needs. */
-final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters {
+final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters, SupportsPushDownLimit {
     private final PlannedBatch planned;
     private final StructType schema;
     private final ScanBuilder python;
     private StructType wanted;
     private Predicate[] pushed = new Predicate[0];
     private TimeFilter times = new TimeFilter();
+    private int limit = LogScan.NO_LIMIT;
 
     LogScanBuilder(PlannedBatch planned, StructType schema, ScanBuilder python) {
         this.planned = planned;
@@ -54,7 +56,17 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
         return this.pushed;
     }
 
+    /** Takes how many rows a query needs. Tasks may give more, so Spark counts again. */
+    public boolean pushLimit(int limit) {
+        this.limit = limit;
+        return true;
+    }
+
+    public boolean isPartiallyPushed() {
+        return true;
+    }
+
     public Scan build() {
-        return new LogScan(this.planned, this.wanted, this.pushed, this.times, this.python);
+        return new LogScan(this.planned, this.wanted, this.pushed, this.times, this.limit, this.python);
     }
 }

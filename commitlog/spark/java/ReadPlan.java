@@ -19,6 +19,8 @@ final class ReadPlan implements Serializable {
     /** The layouts of typed messages, by topic and version. A read of bytes has none. */
     final HashMap<String, MessageLayout> layouts = new HashMap<String, MessageLayout>();
     final boolean isTyped;
+    /** Whether each planned offset gives a row: a message of a typed topic may have many. */
+    final boolean isComplete;
 
     ReadPlan(JsonNode answer) {
         this.storeFile = Json.text(answer, "store_file");
@@ -29,6 +31,7 @@ final class ReadPlan implements Serializable {
         this.forPython = Json.text(answer, "for_python");
         this.interpreter = PythonCommand.interpreter();
         this.isTyped = answer.has("layouts");
+        this.isComplete = answer.has("complete");
         JsonNode found = this.isTyped ? Json.at(answer, "layouts") : Json.MAPPER.createArrayNode();
         for (int i = 0; i < found.size(); i++) {
             JsonNode one = Json.at(found, i);

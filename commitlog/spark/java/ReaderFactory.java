@@ -10,10 +10,14 @@ final class ReaderFactory implements PartitionReaderFactory {
     private static final long serialVersionUID = 1;
 
     private final ReadPlan plan;
+    private final RowFilter[] filters;
+    private final long limit;
     private final StructType wanted;
 
-    ReaderFactory(ReadPlan plan, StructType wanted) {
+    ReaderFactory(ReadPlan plan, RowFilter[] filters, long limit, StructType wanted) {
         this.plan = plan;
+        this.filters = filters;
+        this.limit = limit;
         this.wanted = wanted;
     }
 
@@ -22,7 +26,7 @@ final class ReaderFactory implements PartitionReaderFactory {
     }
 
     public PartitionReader createColumnarReader(InputPartition partition) {
-        return new TaskReader(this.plan, ((TaskSlices) partition).slices, this.wanted);
+        return new TaskReader(this.plan, ((TaskSlices) partition).slices, this.filters, this.limit, this.wanted);
     }
 
     public PartitionReader createReader(InputPartition partition) {

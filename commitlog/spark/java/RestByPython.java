@@ -35,9 +35,8 @@ final class RestByPython implements Closeable {
     private final String reason;
     private final int columnCount;
 
-    /** Reads the slices from what is left of number `first` on. The reason says why Java does not. */
-    RestByPython(ReadPlan plan, StructType wanted, Slice[] slices, int first, long from, long walkFrom, String reason)
-            throws CommitLogException {
+    /** Reads the slices. The reason says why Java does not. */
+    RestByPython(ReadPlan plan, StructType wanted, List<Slice> slices, String reason) throws CommitLogException {
         this.reason = reason;
         this.columnCount = wanted.length();
         this.process = PythonCommand.start(plan.interpreter, MODULE);
@@ -52,8 +51,8 @@ final class RestByPython implements Closeable {
         }
         question.put("schema", asked.json());
         ArrayNode rest = question.putArray("slices");
-        for (int i = first; i < slices.length; i++) {
-            slices[i].addTo(rest, i == first ? from : slices[i].start, i == first ? walkFrom : slices[i].walkFrom);
+        for (int i = 0; i < slices.size(); i++) {
+            ((Slice) slices.get(i)).addTo(rest);
         }
         try {
             OutputStream input = this.process.getOutputStream();

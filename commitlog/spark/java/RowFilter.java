@@ -1,120 +1,185 @@
 package commitlog.spark;
 
-import org.apache.spark.sql.connector.expressions.filter.Not;
+import java.io.Serializable;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
+import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A filter on topic, partition or offset. It cuts a slice to exactly the rows that it keeps.
+ * A filter on topic, partition and offset. It says which offsets of a slice it keeps, exactly.
  *
- * The plan is made before and stays as it is, so a frame may be filtered in many ways.
+ * The plan is made before and stays as it is, so a frame may be filtered in many ways. No row has a
+ * null in these columns, so a filter is true or false.
  */
-final class RowFilter {
-    private final String column;
-    private final String operation;
-    private final Object[] values;
-    private final boolean isNegated;
+final class RowFilter implements Serializable {
+    private static final long serialVersionUID = 1;
 
-    private RowFilter(Comparison comparison, boolean isNegated) {
-        this.column = comparison.column;
+    private final String operation;
+    /** The filters that AND, OR and NOT are of. A comparison has none. */
+    private final RowFilter[] parts;
+    private final String column;
+    private final Set<Object> values;
+    private transient OffsetRanges offsets;
+
+    private RowFilter(String operation, RowFilter[] parts) {
+        this.operation = operation;
+        this.parts = parts;
+        this.column = "";
+        this.values = null;
+    }
+
+    private RowFilter(Comparison comparison) {
         this.operation = comparison.operation;
-        this.values = comparison.values;
-        this.isNegated = isNegated;
+        this.parts = null;
+        this.column = comparison.column;
+        this.values = new HashSet<Object>(Arrays.asList(comparison.values));
     }
 
     /** The filter that a predicate of Spark's is; null if Spark has to filter. The columns' names begin with a prefix. */
     static RowFilter of(Predicate predicate, String prefix) {
-        boolean isNegated = predicate instanceof Not;
-        Comparison found = Comparison.of(isNegated ? ((Not) predicate).child() : predicate, prefix);
-        RowFilter made = found == null ? null : new RowFilter(found, isNegated);
-        return made != null && made.isExact() ? made : null;
+        String name = predicate.name();
+        if (name.equals("AND") || name.equals("OR") || name.equals("NOT")) {
+            Expression[] children = predicate.children();
+            RowFilter[] parts = new RowFilter[children.length];
+            for (int i = 0; i < parts.length; i++) {
+                parts[i] = children[i] instanceof Predicate ? of((Predicate) children[i], prefix) : null;
+                if (parts[i] == null) {
+                    return null;
+                }
+            }
+            return new RowFilter(name, parts);
+        }
+        Comparison found = Comparison.of(predicate, prefix);
+        return found != null && isExact(found) ? new RowFilter(found) : null;
     }
 
-    private boolean isExact() {
-        switch (this.column) {
+    /** Whether the column is one of ours, the operation is known, and the values are of its type. */
+    private static boolean isExact(Comparison comparison) {
+        Class<?> type;
+        switch (comparison.column) {
             case "topic":
-                return this.isKnown(UTF8String.class, true);
+                type = UTF8String.class;
+                break;
             case "partition":
-                return this.isKnown(Integer.class, true);
-            case "offset": // the rows that are kept are one range
-                return !this.isNegated && this.isKnown(Long.class, false);
+                type = Integer.class;
+                break;
+            case "offset":
+                type = Long.class;
+                break;
             default:
                 return false;
         }
-    }
-
-    /** Whether the operation is known, and its values are of this type. */
-    private boolean isKnown(Class<?> type, boolean isMany) {
-        for (int i = 0; i < this.values.length; i++) {
-            if (!type.isInstance(this.values[i])) {
+        for (int i = 0; i < comparison.values.length; i++) {
+            if (!type.isInstance(comparison.values[i])) {
                 return false;
             }
         }
-        switch (this.operation) {
+        switch (comparison.operation) {
+            case "IS_NULL":
             case "IS_NOT_NULL":
-                return !this.isNegated && this.values.length == 0;
+                return comparison.values.length == 0;
             case "IN":
-                return isMany && this.values.length > 0;
+                return comparison.values.length > 0;
             case "=":
             case "<=>":
+            case "<>":
             case "<":
             case "<=":
             case ">":
             case ">=":
-                return this.values.length == 1;
+                return comparison.values.length == 1;
             default:
                 return false;
         }
     }
 
-    /** The rows of a slice that the filter keeps; null if it keeps none. */
-    Slice cut(Slice slice) {
-        if (this.values.length == 0) {
-            return slice;
+    /** The offsets of a slice that all filters keep. */
+    static OffsetRanges kept(RowFilter[] filters, Slice slice) {
+        OffsetRanges found = OffsetRanges.between(slice.start, slice.end);
+        for (int i = 0; i < filters.length && !found.isEmpty(); i++) {
+            found = found.and(filters[i].kept(slice));
         }
-        if (this.column.equals("offset")) {
-            return this.cutOffsets(slice);
-        }
-        for (int i = 0; i < this.values.length; i++) {
-            int order = this.column.equals("topic")
-                ? UTF8String.fromString(slice.topic).compareTo((UTF8String) this.values[i])
-                : Integer.compare(slice.lane, ((Integer) this.values[i]).intValue());
-            if (this.holds(order)) {
-                return this.isNegated ? null : slice;
-            }
-        }
-        return this.isNegated ? slice : null;
+        return found;
     }
 
-    private boolean holds(int order) {
+    private OffsetRanges kept(Slice slice) {
+        switch (this.operation) {
+            case "AND":
+                return this.parts[0].kept(slice).and(this.parts[1].kept(slice));
+            case "OR":
+                return this.parts[0].kept(slice).or(this.parts[1].kept(slice));
+            case "NOT":
+                return this.parts[0].kept(slice).not();
+            case "IS_NULL":
+                return OffsetRanges.NONE;
+            case "IS_NOT_NULL":
+                return OffsetRanges.ALL;
+            default:
+                break;
+        }
+        if (!this.column.equals("offset")) {
+            return this.holds(slice) ? OffsetRanges.ALL : OffsetRanges.NONE;
+        }
+        if (this.offsets == null) {
+            this.offsets = this.offsets();
+        }
+        return this.offsets;
+    }
+
+    private OffsetRanges offsets() {
         switch (this.operation) {
             case "<":
-                return order < 0;
+                return OffsetRanges.between(0, this.number());
             case "<=":
-                return order <= 0;
+                return OffsetRanges.between(0, this.behind());
             case ">":
-                return order > 0;
+                return OffsetRanges.between(this.behind(), Long.MAX_VALUE);
             case ">=":
-                return order >= 0;
+                return OffsetRanges.between(this.number(), Long.MAX_VALUE);
+            case "<>":
+                return OffsetRanges.of(this.values).not();
             default:
-                return order == 0;
+                return OffsetRanges.of(this.values);
         }
     }
 
-    private Slice cutOffsets(Slice slice) {
-        long value = ((Long) this.values[0]).longValue();
-        long behind = value == Long.MAX_VALUE ? value : value + 1; // no row has that offset
+    private long number() {
+        return ((Long) this.value()).longValue();
+    }
+
+    private long behind() {
+        long value = this.number();
+        return value == Long.MAX_VALUE ? value : value + 1; // no row has that offset
+    }
+
+    private Object value() {
+        return this.values.iterator().next();
+    }
+
+    private boolean holds(Slice slice) {
+        boolean isTopic = this.column.equals("topic");
+        Object found = isTopic ? (Object) UTF8String.fromString(slice.topic) : (Object) Integer.valueOf(slice.lane);
         switch (this.operation) {
+            case "<>":
+                return !this.values.contains(found);
             case "<":
-                return slice.between(slice.start, value);
+                return this.order(found) < 0;
             case "<=":
-                return slice.between(slice.start, behind);
+                return this.order(found) <= 0;
             case ">":
-                return slice.between(behind, slice.end);
+                return this.order(found) > 0;
             case ">=":
-                return slice.between(value, slice.end);
+                return this.order(found) >= 0;
             default:
-                return slice.between(value, behind);
+                return this.values.contains(found);
         }
+    }
+
+    private int order(Object found) {
+        return found instanceof UTF8String ? ((UTF8String) found).compareTo((UTF8String) this.value())
+            : ((Integer) found).compareTo((Integer) this.value());
     }
 }

@@ -34,12 +34,12 @@ final class Slice implements Serializable {
         this.quarantine = Json.text(fields, "quarantine");
     }
 
-    private Slice(Slice whole, long start, long end) {
+    private Slice(Slice whole, long start, long end, long walkFrom) {
         this.topic = whole.topic;
         this.lane = whole.lane;
         this.start = start;
         this.end = end;
-        this.walkFrom = whole.walkFrom;
+        this.walkFrom = walkFrom;
         this.limit = whole.limit;
         this.log = whole.log;
         this.queue = whole.queue;
@@ -50,11 +50,16 @@ final class Slice implements Serializable {
     Slice between(long first, long behind) {
         long from = Math.max(this.start, first);
         long to = Math.min(this.end, behind);
-        return from < to ? new Slice(this, from, to) : null;
+        return from < to ? this.part(from, to, this.walkFrom) : null;
     }
 
-    /** Adds what is left of the slice, as Python's Slice takes it. */
-    void addTo(ArrayNode slices, long from, long leftWalkFrom) {
-        slices.addArray().add(this.topic).add(this.lane).add(from).add(this.end).add(leftWalkFrom).add(this.limit);
+    /** The rows [start, end) of this slice, to which a walk may begin there. */
+    Slice part(long start, long end, long walkFrom) {
+        return new Slice(this, start, end, walkFrom);
+    }
+
+    /** Adds the slice, as Python's Slice takes it. */
+    void addTo(ArrayNode slices) {
+        slices.addArray().add(this.topic).add(this.lane).add(this.start).add(this.end).add(this.walkFrom).add(this.limit);
     }
 }

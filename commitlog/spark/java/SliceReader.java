@@ -7,7 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
 
 /**
- * Reads one slice of good records: by consume queue entries, and by walking where there are none yet.
+ * Reads good records of one slice: by consume queue entries, and by walking where there are none yet.
  *
  * Whatever else there may be is Unreadable here: holes, noted damage, what retention has removed.
  */
@@ -20,18 +20,25 @@ final class SliceReader implements Closeable {
     private static final int RECORD_BYTES_MOST = 8 << 20;
 
     private final Slice slice;
+    private final OffsetRanges wanted;
     private final LaneLog log;
     private final QueueEntries queue;
     private final CheckedRecords records;
     private long walkFrom;
     private boolean walks;
+    /** The range that is read, and where it ends. */
+    private int range;
+    private long end;
 
-    SliceReader(Slice slice, long segmentBytes, ByteBuffer room) throws IOException {
+    /** Reads the wanted offsets of the slice. There is one at least. */
+    SliceReader(Slice slice, OffsetRanges wanted, long segmentBytes, ByteBuffer room) throws IOException {
         this.slice = slice;
+        this.wanted = wanted;
+        this.end = wanted.behind(0);
         this.log = new LaneLog(slice.log, segmentBytes, room);
         this.queue = new QueueEntries(slice.queue, CheckedRecords.MOST);
         this.records = new CheckedRecords(slice, slice.topic.getBytes(StandardCharsets.UTF_8));
-        this.records.clear(room, slice.start);
+        this.records.clear(room, wanted.first(0));
         this.walkFrom = slice.walkFrom;
         if (hasNotes(slice.quarantine)) {
             throw new Unreadable("recovery has noted damage in this lane");
@@ -56,12 +63,17 @@ final class SliceReader implements Closeable {
     /** The next batch; null at the slice's end. It holds until the next call. */
     CheckedRecords batch() throws IOException {
         long offset = this.records.nextOffset();
-        if (offset == this.slice.end) {
-            return null;
+        if (offset == this.end) {
+            this.range++;
+            if (this.range == this.wanted.count()) {
+                return null;
+            }
+            offset = this.wanted.first(this.range);
+            this.end = this.wanted.behind(this.range);
         }
         this.records.clear(this.log.bytes(), offset);
         if (!this.walks) {
-            this.queue.find(offset, (int) Math.min(this.slice.end - offset, CheckedRecords.MOST));
+            this.queue.find(offset, (int) Math.min(this.end - offset, CheckedRecords.MOST));
             if (this.queue.count > 0) {
                 this.addIndexed();
                 return this.records;
@@ -169,7 +181,7 @@ final class SliceReader implements Closeable {
     private int walkOver(int bytes, long segmentEnd) throws Unreadable {
         int place = 0;
         while (bytes - place >= RecordLayout.BLANK_BYTES && !this.records.isFull()
-                && this.records.nextOffset() < this.slice.end) {
+                && this.records.nextOffset() < this.end) {
             int size = this.records.bytes.getInt(place + RecordLayout.TOTAL_SIZE_AT);
             long where = this.walkFrom + place;
             if (this.records.bytes.getInt(place + RecordLayout.MAGIC_AT) == RecordLayout.MAGIC_BLANK) {

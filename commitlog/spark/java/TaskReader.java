@@ -3,6 +3,8 @@ package commitlog.spark;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.types.StructType;
@@ -21,10 +23,13 @@ final class TaskReader implements PartitionReader {
 
     private final ReadPlan plan;
     private final Slice[] slices;
+    private final RowFilter[] filters;
     private final StructType wanted;
     private final BatchMaker maker;
     private final PlannedStore store;
+    private long rowsLeft;
     private int current;
+    private OffsetRanges ranges;
     private long nextOffset;
     private long walkFrom;
     private boolean isOpen;
@@ -35,9 +40,12 @@ final class TaskReader implements PartitionReader {
     private boolean isReading;
     private boolean isClosed;
 
-    TaskReader(ReadPlan plan, Slice[] slices, StructType wanted) {
+    /** Reads what the filters keep: `limit` rows, or some more. */
+    TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, long limit, StructType wanted) {
         this.plan = plan;
         this.slices = slices;
+        this.filters = filters;
+        this.rowsLeft = limit;
         this.wanted = wanted;
         this.maker = plan.isTyped ? new TypedBatches(plan, wanted)
             : new ColumnBuilder(wanted, plan.reservedNames, plan.reservedPrefix);
@@ -45,15 +53,38 @@ final class TaskReader implements PartitionReader {
         this.begin();
     }
 
+    /** Begins with the current slice, or with the next one that has a wanted row. */
     private void begin() {
-        if (this.current < this.slices.length) {
-            this.nextOffset = this.slices[this.current].start;
-            this.walkFrom = this.slices[this.current].walkFrom;
+        while (this.current < this.slices.length) {
+            this.ranges = RowFilter.kept(this.filters, this.slices[this.current]);
+            if (!this.ranges.isEmpty()) {
+                this.nextOffset = this.ranges.first(0);
+                this.walkFrom = this.slices[this.current].walkFrom;
+                return;
+            }
+            this.current++;
         }
     }
 
+    /** What is still to be read: a slice for each range. */
+    private List<Slice> left() {
+        List<Slice> found = new ArrayList<Slice>();
+        for (int i = this.current; i < this.slices.length; i++) {
+            boolean isCurrent = i == this.current;
+            OffsetRanges left = RowFilter.kept(this.filters, this.slices[i]);
+            if (isCurrent) {
+                left = left.and(OffsetRanges.between(this.nextOffset, Long.MAX_VALUE));
+            }
+            for (int range = 0; range < left.count(); range++) {
+                found.add(this.slices[i].part(
+                    left.first(range), left.behind(range), isCurrent ? this.walkFrom : this.slices[i].walkFrom));
+            }
+        }
+        return found;
+    }
+
     public boolean next() throws IOException {
-        if (!this.enter()) {
+        if (this.rowsLeft <= 0 || !this.enter()) {
             return false;
         }
         try {
@@ -63,7 +94,11 @@ final class TaskReader implements PartitionReader {
         } finally {
             this.leave();
         }
-        return this.batch != null;
+        if (this.batch == null) {
+            return false;
+        }
+        this.rowsLeft -= this.batch.numRows();
+        return true;
     }
 
     synchronized boolean enter() {
@@ -84,8 +119,7 @@ final class TaskReader implements PartitionReader {
         } catch (ClosedByInterruptException taskEnds) {
             throw taskEnds;
         } catch (IOException reason) {
-            this.rest = new RestByPython(this.plan, this.wanted, this.slices, this.current, this.nextOffset,
-                this.walkFrom, reason.getMessage());
+            this.rest = new RestByPython(this.plan, this.wanted, this.left(), reason.getMessage());
         }
         return this.rest.batch();
     }
@@ -102,7 +136,8 @@ final class TaskReader implements PartitionReader {
         }
         while (this.current < this.slices.length) {
             if (this.reader == null) {
-                this.reader = new SliceReader(this.slices[this.current], this.plan.segmentBytes, this.room);
+                this.reader = new SliceReader(
+                    this.slices[this.current], this.ranges, this.plan.segmentBytes, this.room);
             }
             ColumnarBatch made = this.maker.next();
             if (made != null) {

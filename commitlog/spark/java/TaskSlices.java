@@ -27,18 +27,24 @@ final class TaskSlices implements InputPartition {
         return new TaskSlices((Slice[]) slices.toArray(new Slice[0]));
     }
 
-    /** What the filters keep of this task; null if they keep nothing. */
+    /** What the filters may keep of this task; null if they keep nothing. A slice may have other rows between. */
     TaskSlices cut(RowFilter[] filters) {
         List<Slice> kept = new ArrayList<Slice>();
         for (int i = 0; i < this.slices.length; i++) {
-            Slice slice = this.slices[i];
-            for (int k = 0; k < filters.length && slice != null; k++) {
-                slice = filters[k].cut(slice);
-            }
-            if (slice != null) {
-                kept.add(slice);
+            OffsetRanges found = RowFilter.kept(filters, this.slices[i]);
+            if (!found.isEmpty()) {
+                kept.add(this.slices[i].between(found.first(0), found.behind(found.count() - 1)));
             }
         }
         return kept.isEmpty() ? null : of(kept);
+    }
+
+    /** How many messages the filters keep of this task. */
+    long messages(RowFilter[] filters) {
+        long total = 0;
+        for (int i = 0; i < this.slices.length; i++) {
+            total += RowFilter.kept(filters, this.slices[i]).size();
+        }
+        return total;
     }
 }
