@@ -106,6 +106,7 @@ def shm_base() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMMITLOG_SHM_DIR", str(base))
         patch.setenv("COMMITLOG_CLASS_DATA", "use")
+        patch.setenv("XDG_STATE_HOME", str(base / "state"))  # what copies note outside of their directories
         yield base
     shutil.rmtree(base)
     os.close(lock)
@@ -143,6 +144,7 @@ def shm_root(
     root = shm_base / str(next(_numbers))
     root.mkdir(mode=0o700)
     monkeypatch.setenv("COMMITLOG_SHM_DIR", str(root))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{root.name}"))
     before = leaks.Snapshot.take(f"COMMITLOG_SHM_DIR={root}", tmp_path_factory.getbasetemp(), _spark_jvm)
     yield root
     may_leave_pools = request.node.get_closest_marker("leaves_pools") is not None

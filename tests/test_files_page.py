@@ -17,6 +17,7 @@ import commitlog
 from commitlog.disk.checked_json import from_checked_json
 from commitlog.disk.checkpoint import SLOT_BYTES, STORE_CHECKPOINT_BYTES, Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import ENTRY
+from commitlog.disk.copy_witness import CopyWitness
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.locks import stage_at
@@ -238,7 +239,7 @@ def test_the_fields_of_small_files(places: dict[str, set[str]]) -> None:
             else:
                 assert not name.endswith(".json"), name
     assert not wrong
-    assert small_files().keys() - seen == {"trim.json", "replication.json"}
+    assert small_files().keys() - seen == {"trim.json", "replication.json", "copies/STORE-NAME.json"}
 
 
 @pytest.mark.parametrize(
@@ -251,6 +252,7 @@ def test_the_fields_of_small_files(places: dict[str, set[str]]) -> None:
         ("forwarders/NAME.json", ForwarderStatistics, set()),
         ("servers/ID.json", ServerStatistics, set()),
         ("replica.json", ReplicaMark, set()),
+        ("copies/STORE-NAME.json", CopyWitness, set()),
         ("quarantine/cut.json", Cut, set()),
     ],
 )

@@ -13,10 +13,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
+from commitlog.disk.epochs import number_below
 from commitlog.disk.locks import file_locked
 from commitlog.disk.replica_files import behind_since
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
+
+HEARD_MS_END = 253_402_300_800_000
+"""The end of the year 9999, as a wall time in ms: behind it, there are no dates."""
 
 
 @dataclass
@@ -30,6 +34,7 @@ class ReplicaMark:
     - `waits_for`: what it waits for before it follows again; empty where nothing is in its way
     - `acknowledged`: lane → how far it has ever acknowledged the lane's log. Whoever changes it
       gives it another dict
+    - `heard_ms`: wall time when it heard of the store last, in whole minutes; 0 if not known
     - `promoting`: the epoch that the copy had when a promotion began; −1 where none did. Once
       `store.json` has a later one, this is a store, also where a kill has left the mark
     """
@@ -42,13 +47,23 @@ class ReplicaMark:
     behind_since_ms: int = 0
     waits_for: str = ""
     acknowledged: dict[int, int] = field(default_factory=dict)
+    heard_ms: int = 0
     promoting: int = -1
+
+    def note_heard(self, now_ms: int) -> None:
+        """Notes that the store has said something, at the wall time `now_ms`."""
+        self.heard_ms = now_ms - now_ms % 60_000  # a mark that has changed is written
 
     def note_acknowledged(self, ends: Mapping[int, int]) -> None:
         """Notes how far lanes were acknowledged."""
         known = self.acknowledged
         if any(end > known.get(lane, 0) for lane, end in ends.items()):
             self.acknowledged = {lane: max(ends.get(lane, 0), known.get(lane, 0)) for lane in {**known, **ends}}
+
+    def part_at(self, ends: Mapping[int, int]) -> None:
+        """Notes that a later epoch of the store has of what was before each lane up to `ends`."""
+        if any(ends[lane] < end for lane, end in self.acknowledged.items()):
+            self.acknowledged = {lane: min(end, ends[lane]) for lane, end in self.acknowledged.items()}
 
     def note_behind(self, now_ms: int) -> None:
         """Notes that it may lack something, at the wall time `now_ms`."""
@@ -67,6 +82,7 @@ def load_mark(directory: StoreDirectory) -> ReplicaMark | None:
         values = from_checked_json(directory.channel.read_file(path), known)
         mark = ReplicaMark(**{key: value for key, value in values.items() if key in known})
         mark.acknowledged = {int(lane): int(end) for lane, end in mark.acknowledged.items()}
+        number_below(mark.heard_ms, HEARD_MS_END)
         return mark if mark.promoting < 0 or directory.load().epoch <= mark.promoting else None
     except FileNotFoundError:
         return None

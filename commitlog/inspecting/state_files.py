@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from commitlog.disk.copy_witness import load_witness
 from commitlog.disk.replica_files import ReplicaFiles
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.schema_versions import names_in, schema_values, schema_versions
@@ -77,9 +78,14 @@ def acknowledged_by_copy(directory: StoreDirectory) -> dict[int, int]:
     """Lane → how far a copy of a store has ever acknowledged it. There are none in a store."""
     try:
         mark = load_mark(directory)
+        if mark is None:
+            return {}
+        with suppress(CommitLogError, OSError):
+            facts = directory.load()
+            mark.note_acknowledged(load_witness(directory, facts, mark.name).told(facts))
     except (CommitLogError, OSError):  # `damaged_state_files` says so
         return {}
-    return {} if mark is None else mark.acknowledged
+    return mark.acknowledged
 
 
 @contextmanager

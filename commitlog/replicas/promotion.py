@@ -26,6 +26,7 @@ from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd
 from commitlog.replicas.chain import look_at_lanes
 from commitlog.replicas.copy_place import take_lock
+from commitlog.replicas.witnessing import hear_at_promotion
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ def promote(
     """Makes a replica's directory a store that can be opened.
 
     A copy that has lost something is promoted, too: nobody else may have more. `lacks` says how
-    much that is. Each segment has to be there, to begin with a record, and to have the checksum
-    that was noted for it. `verify_all` checks each record, too.
+    much that is, also of an older copy that was put back, where its witness knows. Each segment has
+    to be there, to begin with a record, and to have the checksum that was noted for it.
+    `verify_all` checks each record, too.
 
     Raises:
     - ReplicaRefused: the directory is no replica, or one that never had all of its store
@@ -87,6 +89,7 @@ def _check(directory: StoreDirectory) -> ReplicaMark:
 
 def _promote(directory: StoreDirectory, report: Report, verify_all: bool) -> Promotion:
     mark, facts = _check(directory), directory.load()
+    hear_at_promotion(directory, facts, mark, report)
     chains = look_at_lanes(directory, facts, mark.acknowledged, verify_all=verify_all, by_sums=True)
     # a lane without positions may be gone as a whole: what it had is damage then
     gone = {chain.lane: chain.end for chain in chains if chain.positions is None}

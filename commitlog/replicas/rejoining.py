@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from commitlog.disk.checkpoint import PositionsFile
@@ -20,7 +21,7 @@ from commitlog.disk.epochs import epochs_from_json, epochs_to_json, parted_at, s
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, corruption_notes
-from commitlog.disk.replica_files import ReplicaFiles
+from commitlog.disk.replica_files import ReplicaFiles, known_replicas
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, mark_superseded, save_mark
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.errors import ReplicaRefused, ReplicationRefused, refusal
@@ -72,7 +73,7 @@ def rejoin(
             _drain(directory, facts, welcome, source)
         lock = take_lock(directory)
         try:
-            return _Rejoining(directory, welcome, report).run(ReplicaMark(source, name))
+            return _Rejoining(directory, source, welcome, report).run(ReplicaMark(source, name))
         finally:
             channel.close(lock)
     except OSError as error:
@@ -114,8 +115,8 @@ def _drain(directory: StoreDirectory, facts: StoreFacts, welcome: Welcome, sourc
 class _Rejoining:
     """One run, with the lock of the directory held."""
 
-    def __init__(self, directory: StoreDirectory, welcome: Welcome, report: Report) -> None:
-        self._directory, self._welcome, self._report = directory, welcome, report
+    def __init__(self, directory: StoreDirectory, source: str, welcome: Welcome, report: Report) -> None:
+        self._directory, self._source, self._welcome, self._report = directory, source, welcome, report
         self._channel, self._facts = directory.channel, directory.load()
         self._reason = f"not in epoch {welcome.epoch}"
 
@@ -127,7 +128,7 @@ class _Rejoining:
         shared = {lane: parted_at(own, self._welcome.epochs, lane) for lane in ends}
         for lane, end in shared.items():
             self._refuse_lost(directory.lane_directory(lane), end, ends[lane])
-        self._forget_replicas()
+        self._tell_acknowledged(shared, ends)
         for lane in ends:  # a promotion that was killed has left them
             self._channel.remove_file(directory.lane_directory(lane).sums_file)
         save_mark(directory, mark)
@@ -141,9 +142,25 @@ class _Rejoining:
                 self._cut(directory.lane_directory(lane), end, ends[lane])
             self._set_notes_aside(directory.lane_directory(lane), end)
         recover_all(directory, self._facts, self._report)  # empties what the consume queues have of it
+        self._forget_replicas()
         both = shared_epochs(own, self._welcome.epochs)  # last, because a run that goes on after a kill needs its own
         directory.save(replace(facts, epoch=both[-1].epoch if both else 0, epochs=epochs_to_json(both)))
         return [made for lane in shared for made in self._made(directory.lane_directory(lane))]
+
+    def _tell_acknowledged(self, shared: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        """Says which replicas had acknowledged more than the store that went on has.
+
+        If one of them was promoted, it has lost that, or it is an older copy that was put back.
+        """
+        for state in known_replicas(self._directory):
+            for lane, end in shared.items():
+                had = min(state.acknowledged.get(lane, 0), ends[lane])
+                if state.kind == "replica" and had > end:
+                    self._report(
+                        f"lane {lane}: replica {state.name} had acknowledged it up to {had:,}, and {self._source} has it "
+                        f"up to {end:,}: if that is the one that was promoted, it has lost {had - end:,} bytes, or it was "
+                        f"an older copy; they are set aside here"
+                    )
 
     def _forget_replicas(self) -> None:
         """Removes the files of the replicas that have followed it: nobody follows a replica."""

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, SignalEvent
-from commitlog.disk.epochs import epochs_to_json
+from commitlog.disk.epochs import epochs_to_json, shared_end
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
@@ -52,6 +52,7 @@ from commitlog.replicas.wire import (
     Hello,
     Welcome,
 )
+from commitlog.replicas.witnessing import Witnessing
 
 _SYNC_BYTES = 16 << 20
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -117,6 +118,7 @@ class Replica:
         self.facts: StoreFacts | None = None
         self.lanes: dict[int, LaneCopy] = {}
         self._saved_mark: ReplicaMark | None = None
+        self._witness = Witnessing(self.directory, tell)
 
     def stop(self) -> None:
         """Makes `run` return soon. Any thread or signal handler may call it."""
@@ -202,6 +204,7 @@ class Replica:
             if mark is not None and directory.file.exists():  # else it was killed before it had anything
                 self.facts = directory.load()
                 self.mark = replace(mark, source=self.source, name=self.name, connected=False, promoting=-1)
+                self._witness.hear(self.facts, self.mark)
                 if self._mend(self.facts):
                     self._recover(self.facts)
             yield
@@ -328,6 +331,7 @@ class Replica:
         known = self.facts or StoreFacts(welcome.store, welcome.segment_bytes)
         self._check_same(welcome, known)
         if self.facts is not None:  # else the copy is a new one, and what an earlier one had is no matter
+            self.mark.part_at({lane: shared_end(welcome.epochs, known.epoch, lane) for lane in self.mark.acknowledged})
             self.mark.note_acknowledged(welcome.acknowledged)
         facts = replace(
             known,
@@ -387,6 +391,7 @@ class Replica:
             if is_more:
                 incoming.take(frames.read())
                 heard = self._clock.monotonic_ns()
+                self.mark.note_heard(self._clock.wall_ms())
                 if incoming.unsynced < _SYNC_BYTES:
                     continue
             acknowledgements = incoming.sync(beside=is_more)
@@ -466,3 +471,4 @@ class Replica:
         if self.facts is not None and self.mark != self._saved_mark:
             save_mark(self.directory, mark := replace(self.mark))
             self._saved_mark = mark
+            self._witness.note(self.facts, mark)
