@@ -53,10 +53,11 @@ def test_a_planner_that_is_stopped_holds_up_no_other_query(spark: SparkSession, 
     wait_until(lambda: len(children(spark, "jvm_planner")) == 1, "one planner is left")
 
 
-def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_store: HandMadeStore) -> None:
+@pytest.mark.parametrize("size", [0, 1 << 20], ids=["a short question", "more than a pipe takes"])
+def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_store: HandMadeStore, size: int) -> None:
     """It names the setting that waits longer. The next query has a new planner."""
     settings: Any = spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
-    frame = load(spark, own_store.path)
+    frame = load(spark, own_store.path, startingOffsets='{"orders": %s{"3": -2}}' % (" " * size))
     (planner,) = children(spark, "jvm_planner")
     settings.set(LIMIT, "1s")
     try:
@@ -70,14 +71,20 @@ def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_sto
     assert planner not in children(spark, "jvm_planner")
 
 
-def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, own_store: HandMadeStore) -> None:
+@pytest.mark.parametrize("ranges", [1, 5_000], ids=["a short question", "more than a pipe takes"])
+def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, tmp_path: Path, ranges: int) -> None:
     """As a task that reads by itself: its process ends with it."""
-    harm(own_store, 41, 2)
+    store = HandMadeStore(tmp_path / "store")
+    for _ in range(2 * ranges):
+        store.lane(3).append("orders", b"")
+    store.publish()
+    harm(store, 0, 2)
     context = spark.sparkContext
+    wanted = f"offset IN ({', '.join(map(str, range(0, 2 * ranges, 2)))})"
 
     def counted() -> object:
         context.setJobGroup("of this test", "a count")
-        return load(spark, own_store.path).select("value").collect()
+        return load(spark, store.path).where(wanted).select("value").collect()
 
     with ThreadPoolExecutor(1) as pool:
         count = pool.submit(counted)

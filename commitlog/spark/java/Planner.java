@@ -5,7 +5,6 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
-import java.io.OutputStream;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
@@ -37,7 +36,6 @@ final class Planner {
     }
 
     private Process process;
-    private OutputStream questions;
     private PythonAnswers answers;
     private BufferedReader lines;
 
@@ -66,7 +64,7 @@ final class Planner {
             return null;
         }
         try {
-            return planner.answerTo(question + "\n");
+            return planner.answerTo(question.toString());
         } finally {
             planner.giveBack();
         }
@@ -126,7 +124,6 @@ final class Planner {
 
     private void start() throws CommitLogException {
         this.process = PythonCommand.start(PythonCommand.interpreter(), MODULE);
-        this.questions = this.process.getOutputStream();
         this.answers = new PythonAnswers(this.process);
         this.lines = new BufferedReader(new InputStreamReader(this.answers, StandardCharsets.UTF_8));
     }
@@ -141,8 +138,7 @@ final class Planner {
     /** The answer to a line; null if the process has ended, or is late. */
     private String answer(String line) {
         try {
-            this.questions.write(line.getBytes(StandardCharsets.UTF_8));
-            this.questions.flush();
+            QuestionWriter.write(this.process, line);
             return this.lines.readLine();
         } catch (ClosedByInterruptException ended) {
             Platform.throwException(ended);

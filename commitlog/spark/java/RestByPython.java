@@ -6,7 +6,6 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.Closeable;
 import java.io.IOException;
 import java.io.InputStream;
-import java.io.OutputStream;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
@@ -54,13 +53,7 @@ final class RestByPython implements Closeable {
         for (int i = 0; i < slices.size(); i++) {
             ((Slice) slices.get(i)).addTo(rest);
         }
-        try {
-            OutputStream input = this.process.getOutputStream();
-            input.write((question + "\n").getBytes(StandardCharsets.UTF_8));
-            input.close();
-        } catch (IOException ended) { // the first batch says so
-            this.process.destroy();
-        }
+        QuestionWriter.writeLast(this.process, question.toString());
     }
 
     /** The next batch; null at the end. */
