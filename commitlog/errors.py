@@ -162,8 +162,7 @@ class MissingPackage(CommitLogError, ImportError):
 class IllegalArgument(CommitLogError, TypeError, ValueError):
     """A call was given an argument of a wrong type or value. Nothing was done.
 
-    This error is a TypeError and a ValueError as well, so code that catches Python's own errors
-    catches it.
+    Code that catches Python's own TypeError or ValueError catches this error as well.
     """
 
 
@@ -247,10 +246,7 @@ class NotCopied(ProducerError, TypeError):
 
 
 def refuse_copy(original: object, _protocol: SupportsIndex) -> NoReturn:
-    """Raises NotCopied.
-
-    It is the `__reduce_ex__` of classes whose objects can't be copied or pickled.
-    """
+    """Raises NotCopied: the `__reduce_ex__` of objects that can't be copied or pickled."""
     name = type(original).__name__
     raise NotCopied(f"a {name} can't be copied or pickled: give others its path, with which they make their own")
 
@@ -264,7 +260,11 @@ class RecordError(CommitLogError):
     status = PutMessageStatus.MESSAGE_ILLEGAL
 
 
-class IllegalTopic(RecordError):
+class TopicNotWritable(RecordError):
+    """Base of the errors about a topic that may not be sent to, or not with this message."""
+
+
+class IllegalTopic(TopicNotWritable):
     """A topic breaks RocketMQ's rule: `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes, not `.` or `..`."""
 
 
@@ -340,7 +340,7 @@ class NoSchema(CommitLogError):
     """The topic has no schema, so it has values (bytes) and no rows."""
 
 
-class ValuesRefused(RecordError):
+class ValuesRefused(TopicNotWritable):
     """The topic has a schema, so it has rows and takes no values (bytes)."""
 
 

@@ -27,7 +27,7 @@ from commitlog.errors import (
 )
 from commitlog.lines import printable
 from commitlog.producer import Producer
-from commitlog.record.topic_names import check_topic
+from commitlog.schemas.writable_topic import check_writable_name
 
 FLUSH_SECONDS = 5.0
 """How long `flush` waits at most. `logging.shutdown` calls it when the program ends."""
@@ -49,12 +49,12 @@ class Handler(logging.Handler):
     - `path`, `topic`: where the records go
     - `dropped`: how many records are not in the log
 
-    Raises IllegalTopic, IllegalArgument, StoreRefused.
+    Raises TopicNotWritable, IllegalArgument, StoreRefused.
     """
 
     def __init__(self, path: str | os.PathLike[str], topic: str = "logs", level: int | str = logging.NOTSET) -> None:
         super().__init__(level)
-        check_topic(topic)
+        check_writable_name(topic)
         self.path, self.topic = checked_path(path), topic
         self.dropped = 0
         self._producer: Producer | None = None

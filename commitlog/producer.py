@@ -38,7 +38,6 @@ from commitlog.appending.row_producer import RowProducer
 from commitlog.appending.thread_turns import FREE, INSIDE, UNSURE, Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.disk.schema_versions import schema_versions
 from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error, refuse_copy
 from commitlog.forks import settle
 from commitlog.message import Message
@@ -51,8 +50,7 @@ from commitlog.record.host import Host
 from commitlog.record.properties import RESERVED_NAMES, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
 from commitlog.record.record_layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
-from commitlog.record.row_headers import values_refused, version_of
-from commitlog.record.topic_names import check_topic
+from commitlog.schemas.writable_topic import WritableTopic, check_writable_name
 from commitlog.shm.layout import COUNTER_MAX, Lane, segment_start
 from commitlog.statistics import LaneStatistics, lane_statistics
 
@@ -64,21 +62,20 @@ STORE_PORT = 10911
 class _Topic(Topic):
     """The facts that a producer keeps about a topic that it has sent to.
 
-    `encode` and `overhead` are for messages without key, headers and tags. `versions` are the
-    versions of the topic's schema at the last look.
+    `encode` and `overhead` are for messages without key, headers and tags.
     """
 
-    __slots__ = ("encode", "encoded", "overhead", "versions")
+    __slots__ = ("encode", "encoded", "overhead", "writable")
     encoded: bytes
     encode: BoundEncoder
     overhead: int
-    versions: list[int]
+    writable: WritableTopic
 
     @classmethod
-    def of(cls, encoder: RecordEncoder, topic: bytes, next_offset: int) -> _Topic:
-        made = cls(*encoder.template(topic), next_offset)
-        made.encoded = topic
-        made.encode, made.overhead = bind(encoder, topic)
+    def of(cls, encoder: RecordEncoder, topic: WritableTopic, next_offset: int) -> _Topic:
+        made = cls(*encoder.template(topic.encoded), next_offset)
+        made.writable, made.encoded = topic, topic.encoded
+        made.encode, made.overhead = bind(encoder, topic.encoded)
         return made
 
 
@@ -181,8 +178,9 @@ class Producer(Appender, RowProducer):
         the record as they are.
 
         Raises, and nothing was appended:
-        - IllegalTopic, IllegalMessage, IllegalProperty: an argument can't be stored
-        - ValuesRefused: the topic has a schema, and no headers say that the value has its rows
+        - IllegalMessage, IllegalProperty: an argument can't be stored
+        - TopicNotWritable: IllegalTopic, or ValuesRefused where the topic has a schema, and no
+          headers say that the value has its rows
         - MessageTooLarge, PropertiesTooLarge
         - NoBufferAvailable, DiskError: the disk does not keep up, or refuses
         - StoreStopped, ProducerClosed, ForkedProducer, ConcurrentUse
@@ -241,7 +239,7 @@ class Producer(Appender, RowProducer):
             if token is not None:
                 self._token, token = UNSURE, None
             if type(error) is TypeError:
-                check_topic(topic)  # one that can't be looked up
+                check_writable_name(topic)  # one that can't be looked up
             raise
         try:
             if words[self._sleep_at] != self._seen:
@@ -320,7 +318,7 @@ class Producer(Appender, RowProducer):
             if token is not None:
                 self._token, token = UNSURE, None
             if type(error) is TypeError:
-                check_topic(topic)  # one that can't be looked up
+                check_writable_name(topic)  # one that can't be looked up
             raise
         try:
             if words[self._sleep_at] != self._seen:
@@ -351,7 +349,7 @@ class Producer(Appender, RowProducer):
                     token, self._token = self._token, None
                 if not token:
                     self._learn_published()
-            check_topic(topic)
+            check_writable_name(topic)
             end = (self._topics.get(topic) or self._state_of(topic)).next_offset
             record = last_record(self._lease, topic, end - 1) if end else None
             self._token, token = FREE, None
@@ -404,29 +402,22 @@ class Producer(Appender, RowProducer):
         """Returns the facts about a topic that is not in `_topics`: a new topic, or a typed one.
 
         Typed topics are not in `_topics`, so only messages with rows pay for the look at their
-        headers. A schema is not deleted while a producer runs. Raises ValuesRefused.
+        headers. A schema is not deleted while a producer runs. Raises TopicNotWritable.
         """
         state = self._state_of(topic)
-        if topic in self._typed:
-            version = version_of(headers)
-            if version not in state.versions:
-                state.versions = schema_versions(self._attachment.directory, topic)  # it may have grown
-                if version not in state.versions:
-                    raise values_refused(topic, version)
+        state.writable.check(headers)
         return state
 
     def _state_of(self, topic: str) -> _Topic:
-        encoded = check_topic(topic)
-        name = encoded.decode()  # not the caller's: a str of a subclass may have a hash of its own
+        name = check_writable_name(topic).decode()  # a str of a subclass may have a hash of its own
         state = self._topics.get(name) or self._typed.get(name)
         if state is None:
             next_offset = self._known_offsets.get(name)
             if next_offset is None:
                 next_offset = self._lease.queue_end(name)
-            versions = schema_versions(self._attachment.directory, name)
-            state = _Topic.of(self._encoder, encoded, next_offset)
-            state.versions = versions
-            (self._typed if versions else self._topics)[name] = state
+            writable = WritableTopic.of(self._attachment.directory, name)
+            state = _Topic.of(self._encoder, writable, next_offset)
+            (self._typed if writable.versions else self._topics)[name] = state
         return state
 
     def _is_inside(self) -> bool:

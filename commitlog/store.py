@@ -201,7 +201,7 @@ class Store:
         Raises:
         - SchemaError: the schema is wrong, or Spark has no such type
         - SchemaConflict: the topic has another schema, which can't become this one
-        - IllegalTopic, StoreRefused, StoreDamaged
+        - TopicNotWritable, StoreRefused, StoreDamaged
         """
         from commitlog.schemas.declaring import declared_schema
         from commitlog.schemas.topic_schemas import TopicSchemas

@@ -23,12 +23,13 @@ from commitlog.errors import (
     MessageTooLarge,
     PropertiesTooLarge,
     RecordError,
+    TopicNotWritable,
 )
 from commitlog.receipt import Receipt
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import BytesKey, encode_properties
 from commitlog.record.record_layout import PROPERTIES_BYTES_MAX
-from commitlog.record.topic_names import check_topic
+from commitlog.schemas.writable_topic import check_writable_name
 
 _RECORD_BYTES_MAX = 512  # more than a record takes besides its value, with the longest topic but no key and headers
 _UTF8_BYTES_MAX = 4  # of one character
@@ -121,8 +122,8 @@ class MessageRows:
         names = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
         for name in names:
             try:
-                check_topic(name)
-            except IllegalTopic as error:
+                check_writable_name(name)
+            except TopicNotWritable as error:
                 raise type(error)(f"column topic: {error}") from None
         self._check(names)
         return names, None if len(names) == 1 else np.asarray(encoded.indices, np.int64)

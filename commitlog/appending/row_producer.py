@@ -93,7 +93,7 @@ class RowProducer:
             with producer.rows("orders") as rows:
                 rows.append(id=1, price=9.5)
 
-        A collected row is not accepted yet: see RowWriter. Raises NoSchema, IllegalTopic,
+        A collected row is not accepted yet: see RowWriter. Raises NoSchema, TopicNotWritable,
         IllegalArgument.
         """
         how, sending = RowOptions(max_rows=max_rows, wait=False, compression=compression), self._sending()

@@ -20,6 +20,7 @@ from commitlog.record.row_headers import (
 from commitlog.schemas.row_batches import fit, messages, read_rows
 from commitlog.schemas.single_rows import SingleRows, Taken, table_of
 from commitlog.schemas.topic_schemas import TopicSchema
+from commitlog.schemas.writable_topic import check_writable_name
 
 OVERHEAD_BYTES = 4096
 """How many bytes a record takes besides its value, about."""
@@ -64,7 +65,8 @@ class RowSending:
         self._latest: dict[str, TopicSchema] = {}
 
     def schema(self, topic: str) -> TopicSchema:
-        """Returns the topic's schema, as it was at the first call. Raises NoSchema."""
+        """The topic's schema as it was at the first call. Raises NoSchema, TopicNotWritable."""
+        check_writable_name(topic)
         return self._latest.get(topic) or self._look(topic)
 
     def taking(self, topic: str, message_bytes_max: int) -> RowTaking:

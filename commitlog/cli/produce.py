@@ -44,6 +44,7 @@ from commitlog.errors import (
     StoreNotRunning,
     StoreRunning,
     StoreStopped,
+    TopicNotWritable,
 )
 from commitlog.lines import LineSplitter, printable, why_unreadable
 from commitlog.quantities import counted
@@ -233,10 +234,11 @@ class _Sending:
     ) -> None:
         """Sends the first `count` lines of the files, and says how many are on disk."""
         from commitlog.record.properties import encode_properties
-        from commitlog.record.topic_names import check_topic
+        from commitlog.schemas.writable_topic import check_writable_name
 
         # Raises for a bad topic, key, tags or header before anything is made.
-        overhead = len(check_topic(self.topic)) + len(encode_properties(self.key, self.tags, self.headers)) + 128
+        topic, properties = check_writable_name(self.topic), encode_properties(self.key, self.tags, self.headers)
+        overhead = len(topic) + len(properties) + 128
         with contextlib.ExitStack() as stack:
             opened: Store | None = None
             if self.rows:
@@ -257,6 +259,8 @@ class _Sending:
                 raise
             except (CommitLogError, OSError) as error:
                 self._flush(producer, str(error))
+                if isinstance(error, TopicNotWritable) and not self.sent:
+                    raise
                 raise InputError(f"stopped after {self._count()}, all of which are on disk: {error}") from error
             self._flush(producer, "the input has ended")
             typer.echo(self._result(), err=True)

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from commitlog.errors import IllegalTopic, OptionError
+from commitlog.errors import OptionError, TopicNotWritable
 from commitlog.record.topic_names import check_topic
+from commitlog.schemas.writable_topic import check_writable_name
 
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -54,11 +55,20 @@ def duration_ms(values: Mapping[str, str], option: str, default: str) -> int:
 
 
 def topic_name(option: str, topic: str) -> str:
-    """Checks a topic that an option names. Raises OptionError."""
+    """Checks a topic that an option names, to read it. Raises OptionError."""
     try:
         check_topic(topic)
-    except IllegalTopic as error:
+    except TopicNotWritable as error:
         raise bad(option, topic, str(error)) from None
+    return topic
+
+
+def writable_name(option: str, topic: str) -> str:
+    """Checks a topic that an option names, to send to it. Raises TopicNotWritable."""
+    try:
+        check_writable_name(topic)
+    except TopicNotWritable as error:
+        raise type(error)(f"option {option}: {error}") from None
     return topic
 
 

@@ -11,7 +11,7 @@ TOPIC_BYTES_MAX = 255
 _TOPIC = re.compile(r"[%|A-Za-z0-9_.-]+")
 
 
-def check_topic(topic: str) -> bytes:
+def check_topic(topic: object) -> bytes:
     """The topic's bytes, if RocketMQ's TopicValidator accepts it.
 
     It accepts `[%|A-Za-z0-9_.-]+`, 1 to 255 bytes. `.` and `..` are refused as well, because a

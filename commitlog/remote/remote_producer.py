@@ -19,14 +19,13 @@ from commitlog.forks import settle
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import BytesKey, encode_properties
-from commitlog.record.row_headers import values_refused, version_of
-from commitlog.record.topic_names import check_topic
 from commitlog.remote.append_stream import check_append, check_same
 from commitlog.remote.flight_connection import Connection
 from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
 from commitlog.remote.stream_threads import RESEND_SECONDS, Schemas, Sending
 from commitlog.schemas.single_rows import Taken
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
+from commitlog.schemas.writable_topic import WritableTopic
 from commitlog.status import PutMessageStatus
 
 _RECORD_BYTES = 128
@@ -164,7 +163,7 @@ class RemoteProducer:
         except BaseException:
             self._connection.close()
             raise
-        self._topics: dict[str, bool] = {}  # those that may be sent to, and whether they are typed
+        self._topics: dict[str, WritableTopic] = {}
         self._rows = RowSending(self._required)
         self._ending = threading.RLock()  # lets in a signal handler
         self._closed = False
@@ -189,8 +188,9 @@ class RemoteProducer:
         SYNC_FLUSH, too, this does not wait for the flush.
 
         Raises, and the message is not sent:
-        - IllegalTopic, IllegalMessage, IllegalProperty, MessageTooLarge, PropertiesTooLarge
-        - ValuesRefused: the topic has a schema, and the headers do not say that the value has rows
+        - IllegalMessage, IllegalProperty, MessageTooLarge, PropertiesTooLarge
+        - TopicNotWritable: IllegalTopic, or ValuesRefused where the topic has a schema, and no
+          headers say that the value has its rows
         - AccessDenied: the token is not for this topic; ServerUnavailable
         - NoBufferAvailable: nothing became flushed for a minute
         - what has ended the sending, ProducerClosed, ForkedProducer
@@ -255,7 +255,7 @@ class RemoteProducer:
     ) -> RowWriter:
         """Collects single rows for a typed topic: see `Producer.rows`, and RowWriter.
 
-        Raises NoSchema, IllegalTopic, IllegalArgument, AccessDenied, ServerUnavailable.
+        Raises NoSchema, TopicNotWritable, IllegalArgument, AccessDenied, ServerUnavailable.
         """
         how = RowOptions(max_rows=max_rows, compression=compression)
         taking = self._rows.taking(topic, self.message_bytes_max)
@@ -294,10 +294,12 @@ class RemoteProducer:
 
     def _schema(self, topic: str) -> TopicSchema | None:
         """Asks whether a topic may be sent to, and for its newest schema if it is typed."""
-        check_topic(topic)
-        found = check_append(self._connection, self._address, topic)
-        self._topics[topic] = found is not None
-        return found
+        return check_append(self._connection, self._address, topic)
+
+    def _versions(self, topic: str) -> range:
+        """Asks for the versions of a topic's schema. The server knows which of them are deleted."""
+        found = self._schema(topic)
+        return range(1, 1 if found is None else found.version + 1)
 
     def _required(self, topic: str, instead: str) -> TopicSchema:
         found = self._schema(topic)
@@ -316,12 +318,10 @@ class RemoteProducer:
     ) -> RemoteReceipt:
         """Checks all messages, and then collects them."""
         self._outbox.check()
-        if self._topics.get(topic) is not False:
-            are_rows = version_of(headers) is not None
-            if topic not in self._topics or not are_rows:
-                self._schema(topic)
-            if self._topics[topic] and not are_rows:
-                raise values_refused(topic)
+        writable = self._topics.get(topic) if isinstance(topic, str) else None
+        if writable is None:
+            writable = self._topics[topic] = WritableTopic(topic, self._versions)
+        writable.check(headers)
         headers = _checked_headers(headers)
         overhead = len(topic) + _RECORD_BYTES
         plain = len(encode_properties(None, tags, headers))

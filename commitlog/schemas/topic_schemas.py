@@ -33,6 +33,7 @@ from commitlog.record.topic_names import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.evolution import why_not_grown
 from commitlog.schemas.types import stored_fields
+from commitlog.schemas.writable_topic import check_writable_name
 
 FORMAT_VERSION = 1
 
@@ -141,10 +142,10 @@ class TopicSchemas:
         """Gives a topic a schema, durably, and returns the version that has it.
 
         The topic may have the same schema already. With `evolve`, one that it has may grow. Raises
-        IllegalTopic, SchemaConflict, StoreNotFound, StoreRefused, StoreSuperseded,
+        TopicNotWritable, SchemaConflict, StoreNotFound, StoreRefused, StoreSuperseded,
         StoreDamaged, DiskError.
         """
-        check_topic(topic)
+        check_writable_name(topic)
         self._directory.load()
         check_changeable(self._directory)
         directory = self._directory.topics_directory

@@ -22,11 +22,11 @@ from commitlog.errors import (
 )
 from commitlog.producer import Producer
 from commitlog.receipt import Receipt
-from commitlog.record.topic_names import check_topic
 from commitlog.remote import requests
 from commitlog.remote.server_errors import to_bytes
 from commitlog.schemas.row_batches import as_table
 from commitlog.schemas.topic_schemas import TopicSchemas, no_schema
+from commitlog.schemas.writable_topic import WritableTopic, check_writable_name
 from commitlog.serving.access import Access
 from commitlog.serving.flight_errors import client_error
 from commitlog.serving.served_store import ServedStore
@@ -42,10 +42,10 @@ _COLUMNS = ("value", "key", "topic", "headers", "tags")
 
 
 def check_append(store: ServedStore, access: Access, request: requests.CheckAppend) -> tuple[int, str] | None:
-    """Raises AccessDenied, IllegalTopic, StoreNotFound. Returns a typed topic's schema."""
+    """Raises AccessDenied, TopicNotWritable, StoreNotFound. Returns a typed topic's schema."""
     directory = StoreDirectory(store.path)
     directory.load()
-    _check_topic(access, request.topic)
+    _check_topic(store, access, request.topic)
     if request.topic is None:
         return None
     schemas, version = TopicSchemas(directory), request.version
@@ -69,7 +69,7 @@ def append_stream(
     that and what `Producer.send` does, and its error says in `rows_sent` how
     many rows are accepted; IllegalArgument for columns and batches that are none.
     """
-    _check_topic(access, request.topic)
+    _check_topic(store, access, request.topic)
     _check_metadata(sum(len(name) + len(value) for name, value in (reader.schema.metadata or {}).items()))
     if request.rows:
         _check_typed(store, access, request, reader.schema)
@@ -98,10 +98,14 @@ def append_stream(
         count(streams=-1)
 
 
-def _check_topic(access: Access, topic: str | None) -> None:
-    if topic is not None:
-        check_topic(topic)
-    access.check_writes(() if topic is None else (topic,))
+def _check_topic(store: ServedStore, access: Access, topic: str | None) -> None:
+    """Raises AccessDenied, TopicNotWritable."""
+    if topic is None:
+        access.check_writes(())
+        return
+    check_writable_name(topic)
+    access.check_writes((topic,))
+    WritableTopic.of(StoreDirectory(store.path), topic)
 
 
 def _message_rows(producer: Producer, request: requests.Append, access: Access) -> MessageRows:

@@ -30,8 +30,9 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import NoFreeLane, OptionError, RecordError, StoreNotFound, StoreNotRunning
 from commitlog.planning.address import Address
 from commitlog.planning.option_names import QUERY_OPTIONS, SINK_SPELLING, check_names
-from commitlog.planning.option_values import boolean, duration_ms, topic_name
+from commitlog.planning.option_values import boolean, duration_ms, writable_name
 from commitlog.planning.options import store_of
+from commitlog.schemas.writable_topic import WritableTopic
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.task_reading import with_files_found
@@ -65,14 +66,17 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Reads the options. Raises OptionError for a bad value or a name that a sink does not have."""
+    """Reads the options.
+
+    Raises OptionError for a bad value or a name that a sink does not have, and TopicNotWritable.
+    """
     check_names(options, SINK_SPELLING | QUERY_OPTIONS)
     values = {SINK_SPELLING[name.lower()]: value for name, value in options.items() if name.lower() in SINK_SPELLING}
     path, address = store_of(values)
     return SinkOptions(
         path=path,
         address=address,
-        topic=topic_name("topic", values["topic"]) if "topic" in values else None,
+        topic=writable_name("topic", values["topic"]) if "topic" in values else None,
         headers=boolean(values, "includeHeaders", True),
         ignore_partition=boolean(values, "ignorePartition", False),
         max_lane_wait_ms=duration_ms(values, "maxLaneWait", "1m"),
@@ -150,9 +154,15 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWrite
 
 
 def _check_store(options: SinkOptions) -> None:
-    """Raises StoreNotFound; for a URL also AccessDenied and the errors of a call to a server."""
+    """Raises StoreNotFound, TopicNotWritable.
+
+    For a URL it raises also AccessDenied and the errors of a call to a server.
+    """
     if options.address is None:
-        StoreDirectory(options.path).load()
+        directory = StoreDirectory(options.path)
+        directory.load()
+        if options.topic is not None:
+            WritableTopic.of(directory, options.topic)
         return
     from commitlog.remote.append_stream import check_append
     from commitlog.remote.flight_connection import connection_of
