@@ -29,7 +29,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
+from commitlog.columns.read_plan import DEFAULTS, ReadOptions, ReadPlan, Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, JarNotUsable, ReadingWarning
 from commitlog.planning.option_checks import check_batch, check_read
@@ -140,6 +140,10 @@ def _options(question: Question) -> SourceOptions:
     return options
 
 
+_OBEYED_BY_JVM = ("values", "isolation", "fail_on_data_loss", "ignore_corrupt")
+"""The options of a read that the source in Java obeys. A read with any other option is Python's."""
+
+
 def _why_by_python(options: SourceOptions) -> str:
     """Why the JVM can't read this; "" if it can."""
     if options.by_python:
@@ -147,7 +151,10 @@ def _why_by_python(options: SourceOptions) -> str:
     if options.address is not None:
         return "the path is a URL"
     if options.read.values == "json":
-        return f"option values={options.read.values}"
+        return "option values=json"
+    for name, value in asdict(options.read).items():
+        if name not in _OBEYED_BY_JVM and value != getattr(DEFAULTS, name):
+            return f"the source in Java does not know {name}={value}"
     return "a RocketMQ store root" if is_rocketmq_root(options.path) else ""
 
 
