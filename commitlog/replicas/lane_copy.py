@@ -347,6 +347,12 @@ class LaneCopy:
         if retired:
             self._unlink_below(first)
 
+    def removed(self) -> list[int]:
+        """The starts of its whole segments that have no file any more. Raises OSError."""
+        first, end = self.first, self.durable - self.durable % self.size
+        names = {*self.channel.list(self.lane.commitlog)}
+        return [start for start in range(first, end, self.size) if self.lane.segment_path(start).name not in names]
+
     def retire(self, first: int) -> None:
         """Notes that the store's retention keeps the lane from `first` on. `record` removes it."""
         if first % self.size or not self.first <= first <= self.end:

@@ -19,7 +19,7 @@ import os
 import select
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -436,6 +436,7 @@ class Replica:
                     for lane in list(self.lanes.values()):
                         lane.record()
                     self._save_mark()
+                    self._look_at_names()
                 self._has_room = has_all
             if is_over and not any(moved):
                 return
@@ -445,19 +446,28 @@ class Replica:
 
     def _check_some(self) -> None:
         """Reads a piece of a whole segment again. One that has changed is asked for."""
-        lanes = list(self.lanes.items())
+        lanes = list(self.lanes.values())
         if (now := self._clock.monotonic_ns()) - self._round_ns >= _ROUND_SECONDS * 1_000_000_000:
             self._round_ns = now
-            for _, lane in lanes:
+            for lane in lanes:
                 lane.sums.begin_round()
-        for number, lane in lanes:
+        for lane in lanes:
             if not lane.sums.check_some(lane.first, lane.indexed):
                 continue
-            for start, why in lane.sums.damaged.items():
-                if start not in self._noted.get(number, {}):
-                    self._tell(f"{lane.lane.segment_path(start)}: the copy is damaged there: {why}")
-                    self._noted.setdefault(number, {})[start] = start
+            self._note_damage(lane, lane.sums.damaged)
             return
+
+    def _look_at_names(self) -> None:
+        """Notes which whole segments somebody has removed. The next sync notices the open one."""
+        for lane in self.lanes.values():
+            self._note_damage(lane, dict.fromkeys(lane.removed(), "it is missing"))
+
+    def _note_damage(self, lane: LaneCopy, damaged: Mapping[int, str]) -> None:
+        """Has these segments asked for. Until they are back, the copy does not count."""
+        for start, why in damaged.items():
+            if start not in self._noted.get(lane.number, {}):
+                self._tell(f"{lane.lane.segment_path(start)}: the copy is damaged there: {why}")
+                self._noted.setdefault(lane.number, {})[start] = start
 
     def _named_faults(self, doing: str) -> AbstractContextManager[None]:
         """Names errors of the disk, so that an OSError is always of the connection."""

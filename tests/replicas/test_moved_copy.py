@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.replica_mark import load_mark
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReplicaNotAvailable, StoreMoved
 from tests.nightly import with_nightly
-from tests.replicas.scene import Scene, await_copy, await_replicated, check_equal
+from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal
+from tests.replicas.test_whole import fill
+from tests.waiting import wait_until
 
 
 def remove_segment(copy: Path) -> None:
     (copy / "lanes/0/commitlog" / f"{0:020}").unlink()
+
+
+def remove_whole_segment(copy: Path) -> None:
+    (copy / "lanes/0/commitlog" / f"{SEGMENT_BYTES:020}").unlink()
 
 
 def remove(copy: Path) -> None:
@@ -55,3 +63,28 @@ def test_nothing_is_acknowledged_that_is_not_at_its_place(scene: Scene, change: 
             await_replicated(producer.send("orders", b"third"))
             await_copy(scene)
             check_equal(scene)
+
+
+@pytest.mark.parametrize("change", with_nightly([remove_whole_segment], [rename_lane]))
+def test_whole_segments_that_are_removed_come_again(scene: Scene, change: Callable[[Path], object]) -> None:
+    """Nothing is written to them any more, so no sync notices. Before, only the next start did."""
+    with scene.open() as store, scene.follower():
+        fill(store)
+        await_copy(scene)
+        sums = scene.copy / "lanes/0/segments.json"
+        wait_until(lambda: b'"0"' in sums.read_bytes(), "they were read")
+        change(scene.copy)
+        wait_until((scene.copy / "lanes/0/commitlog" / f"{SEGMENT_BYTES:020}").exists, "it is there again")
+        await_copy(scene)
+        check_equal(scene)
+
+
+def test_a_copy_that_is_renamed_while_it_rests_ends(scene: Scene) -> None:
+    """Nothing comes that would have to be synced. No new copy begins at the old place."""
+    scene.copied(fill)
+    with scene.open(), scene.replica() as command:
+        directory = StoreDirectory(scene.copy)
+        wait_until(lambda: load_mark(directory).connected, "it has recorded that it follows")  # type: ignore[union-attr]
+        rename(scene.copy)
+        assert "was renamed, removed or replaced" in " ".join(command.ended().split())
+        assert not scene.copy.exists()
