@@ -180,7 +180,7 @@ class Source:
         topic, number = key
         lane = self._index.index.lanes[number]
         try:
-            return lane.record(topic, offset).store_timestamp
+            return lane.consume_queues.record(topic, offset).store_timestamp
         except (CommitLogError, OSError):
             if offset < lane.queues[topic].indexed:
                 raise

@@ -178,7 +178,7 @@ class LocalIndex:
     def unmap(self) -> None:
         """Unmaps the segments that were looked at: they count as memory of this process."""
         for index in self.index.lanes.values():
-            index.unmap()
+            index.log.unmap()
 
     @property
     def warning(self) -> str:
@@ -296,7 +296,7 @@ class LocalIndex:
         if piece.walk_from >= 0:  # there are no entries
             return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
         begin, end = piece.start, piece.end
-        with named_while_reading(self.path), self.index.lane(piece.lane).queue(piece.topic) as queue:
+        with named_while_reading(self.path), self.index.lane(piece.lane).consume_queues.open(piece.topic) as queue:
             picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
             sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
         return sum(sizes) / len(sizes) if sizes else UNKNOWN_RECORD_BYTES

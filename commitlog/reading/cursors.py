@@ -66,7 +66,7 @@ class LaneCursor:
         self._order = QueueOrder()
         self._checked = -1  # the limit up to which the ends of all queues were met
         self._given: dict[str, int] = {}
-        self._segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
+        self._segments = RecentSegments(index.log.lane_directory, index.view.segment_bytes, index.view.channel)
         self._from: dict[str, int] = {}
         self.where = index.records_end
         if starts.is_everything and topics is None:
@@ -119,13 +119,13 @@ class LaneCursor:
         if offset >= known.indexed:
             return max(known.walk_from(offset), 0)
         try:
-            return self._index.record(topic, offset).physical_offset
+            return self._index.consume_queues.record(topic, offset).physical_offset
         except (CorruptRecord, DamagedFile):
             return max(self._index.first, 0)
 
     def end(self) -> int:
         """The log offset up to which the lane may be read now."""
-        return self._index.limit_now()
+        return self._index.log.limit_now()
 
     def _open(self, start: int) -> Buffer:
         """The bytes of a segment.
@@ -137,7 +137,7 @@ class LaneCursor:
         except FileNotFoundError as error:
             first = self._index.view.limits(self._index.lane).first
             if first <= start:
-                path = self._index.lane_directory.segment_path(start)
+                path = self._index.log.lane_directory.segment_path(start)
                 raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
             raise DataLoss(
                 f"lane {self._index.lane}: the log below {first:,} was deleted for its age or size before this reader, "
@@ -155,7 +155,7 @@ class LaneCursor:
         if self.where >= limit == self._checked:
             return
         self._begin()
-        for piece in self._index.walk(self._open, self.where, limit):
+        for piece in self._index.log.walk(self._open, self.where, limit):
             if isinstance(piece, Step):
                 if not (yield from self._messages(piece)):
                     return
@@ -182,7 +182,7 @@ class LaneCursor:
         if self.where >= limit == self._checked:
             return
         self._begin()
-        for piece in self._index.walk(self._open, self.where, limit):
+        for piece in self._index.log.walk(self._open, self.where, limit):
             if not isinstance(piece, Step):
                 self.where, self.damage = piece.start, piece.error
                 return
@@ -212,7 +212,7 @@ class LaneCursor:
         if not self._order.continues(table, rows):
             return None
         buffer = self._open(table.buffer_start)
-        checked = _checked(table, rows, buffer, SysFlag.COMPRESSED, self._index.holes)
+        checked = _checked(table, rows, buffer, SysFlag.COMPRESSED, self._index.log.holes)
         if checked is None:
             return None
         view, starts = memoryview(buffer), checked.body_positions
@@ -231,7 +231,7 @@ class LaneCursor:
         for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
             some = rows[begin : begin + _MESSAGES_AT_ONCE]
             checked = (
-                None if faults else _checked(table, some, buffer, SysFlag.COMPRESSED | HOSTS_V6, self._index.holes)
+                None if faults else _checked(table, some, buffer, SysFlag.COMPRESSED | HOSTS_V6, self._index.log.holes)
             )
             if checked is not None:
                 for message in Message.of_table(checked, buffer):
@@ -259,7 +259,7 @@ class LaneCursor:
             try:
                 message = Message.of(self._decode(buffer, position, where))
             except CorruptRecord as error:
-                path = self._index.lane_directory.segment_path(table.buffer_start)
+                path = self._index.log.lane_directory.segment_path(table.buffer_start)
                 if not self._pass(where, CorruptRecord(error.reason, where, str(path))):
                     self._order.pass_rows(table, rows[:number])
                     return False
@@ -272,7 +272,7 @@ class LaneCursor:
         """The record at a position, which is `where` in the log. Raises CorruptRecord."""
         record = decode(buffer, position, physical_offset=where)
         is_bare = bool(record.raw_properties) and not record.has_crc
-        if is_bare and self._index.holes.expects_crc and not is_in_good_order(record.raw_properties):
+        if is_bare and self._index.log.holes.expects_crc and not is_in_good_order(record.raw_properties):
             raise CorruptRecord(LOST_CRC, where)
         return record
 
@@ -327,11 +327,12 @@ class LaneCursor:
         If the consume queue knows the place of a missing record, the error names that place.
         """
         if not fault.is_stray:
-            with suppress(DamagedFile, OSError, OverflowError, ValueError), self._index.queue(fault.topic) as queue:
+            queues = self._index.consume_queues
+            with suppress(DamagedFile, OSError, OverflowError, ValueError), queues.open(fault.topic) as queue:
                 entries = queue.entries(fault.expected, 1)
                 if len(entries) and entries["size"][0] > 0 and 0 <= (at := int(entries["physical_offset"][0])) < where:
                     where = at
-        path = self._index.lane_directory.segment_path(segment_start(where, self._index.view.segment_bytes))
+        path = self._index.log.lane_directory.segment_path(segment_start(where, self._index.view.segment_bytes))
         return CorruptRecord(fault.reason, where, str(path))
 
     def _check_ends(self, limit: int) -> bool:
@@ -382,7 +383,7 @@ class QueueCursor:
         self, index: LaneIndex, topic: str, segments: RecentSegments, starts: QueueStarts, ignore_corrupt: bool
     ) -> None:
         self._index, self._topic, self._segments, self._ignore_corrupt = index, topic, segments, ignore_corrupt
-        self._queue = index.named(topic)
+        self._queue = index.consume_queues.named(topic)
         self.damage: LogError | None = None
         """The damage at which the last `read` stopped before the end."""
         known = index.queues[topic]
@@ -450,11 +451,11 @@ class QueueCursor:
 
         If there is no such file, it is the queue's end.
         """
-        with self._index.queue(self._topic) as queue:
+        with self._index.consume_queues.open(self._topic) as queue:
             begins = (start // ENTRY_BYTES for start in queue.starts())
             return min((begin for begin in begins if self._next < begin < self._stop), default=self._stop)
 
     def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
-        with self._index.queue(self._topic) as queue:
+        with self._index.consume_queues.open(self._topic) as queue:
             entries: list[tuple[int, int, int]] = queue.entries(offset, count).tolist()
             return entries

@@ -30,25 +30,17 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 
-from commitlog.disk.consume_queue import ConsumeQueue, is_light
-from commitlog.disk.mapped_file_queue import MappedFileQueue
-from commitlog.disk.quarantine import is_noted
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
-from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
-from commitlog.reading.log_holes import Hole, LogHoles, walk_past
-from commitlog.reading.log_walk import RecentSegments, Step
-from commitlog.reading.nameless_damage import nameless_damage
-from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.errors import DamagedFile, ReadingWarning
+from commitlog.reading.lane_log import LaneLog, RetentionWasQuicker
+from commitlog.reading.log_holes import Hole
+from commitlog.reading.log_walk import Step
+from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
 from commitlog.reading.queue_range import QueueRange
-from commitlog.reading.rocketmq_bounds import rocketmq_bounds
 from commitlog.reading.view import LaneLimits, LogView
-from commitlog.record.record import Record
-from commitlog.record.record_layout import RECORD_BYTES_MIN, Buffer
 from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192
@@ -62,18 +54,19 @@ WAYPOINT_BYTES = 1 << 20
 
 With the waypoints, a reader of a part walks little more than that part.
 """
-_SEGMENTS_KEPT = 4
-"""How many segments are mapped at a time, because queues begin and end in different segments."""
-_REST_BYTES = 1 << 16
-"""How many bytes behind the end of the log are searched for a byte that is not zero."""
 
 
 class LaneIndex:
-    """The queues of one lane."""
+    """The queues of one lane.
+
+    `log` is the lane's log, and `consume_queues` are what the disk says. `queues` is what may be
+    read of each topic: it comes of both.
+    """
 
     def __init__(self, view: LogView, lane: int, isolation: str) -> None:
-        self.view, self.lane, self.isolation = view, lane, isolation
-        self.lane_directory = view.lane_directory(lane)
+        self.view, self.lane = view, lane
+        self.log = LaneLog(view, lane, isolation)
+        self.consume_queues = ProvenQueues(self.log)
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0
         """The log offset up to which the index knows the log."""
@@ -93,12 +86,7 @@ class LaneIndex:
         self._has_told_of_nothing = False
         self._hole_end = 0  # end of the last hole that was walked past
         self._met: set[str] = set()  # topics whose consume queues reach up to the walk, as it has shown
-        self._trims = TrimMarks(self.lane_directory, view.channel)
-        self.holes = LogHoles(self.lane_directory, view.segment_bytes, view.channel)
-        self._segments = RecentSegments(self.lane_directory, view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
-
-    def _limit_of(self, limits: LaneLimits) -> int:
-        return limits.committed if self.isolation == "committed" else limits.flushed
+        self._trims = TrimMarks(self.log.lane_directory, view.channel)
 
     def refresh(self) -> bool:
         """Looks how far the lane has come. Returns whether anything has moved.
@@ -110,11 +98,11 @@ class LaneIndex:
         limits = self.view.limits(self.lane)
         if self.view.live and limits.dispatched < self._indexed_to:
             self.forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
-        elif self._limit_of(limits) < self.limit and self.view.is_replica:
+        elif self.log.limit_of(limits) < self.limit and self.view.is_replica:
             limits = self.view.limits(self.lane)  # once more: the first look may have met a write
-            if self._limit_of(limits) < self.limit:
+            if self.log.limit_of(limits) < self.limit:
                 self.forget()  # `commitlog rejoin` has cut it
-        elif self._limit_of(limits) <= self.limit and limits.first <= self.first:
+        elif self.log.limit_of(limits) <= self.limit and limits.first <= self.first:
             self._trim()
             return is_trimmed
         try:
@@ -129,7 +117,7 @@ class LaneIndex:
                 return True
             except RetentionWasQuicker:
                 limits = self.view.limits(self.lane)
-            except _DoubtfulQueue as doubt:
+            except DoubtfulQueue as doubt:
                 before, limits = limits, self.view.limits(self.lane)
                 if limits.first > before.first or limits.entries < 0 <= before.entries:
                     continue  # nothing is wrong: what was looked at was deleted, or is counted anew
@@ -180,18 +168,18 @@ class LaneIndex:
         self._trusts_queues = False
 
     def _follow(self, limits: LaneLimits) -> None:
-        limit = self._limit_of(limits)
-        self._segments.forget_below(limits.first)
+        limit = self.log.limit_of(limits)
+        self.log.segments.forget_below(limits.first)
         if self._trusts_queues and (
             self._walked_to < max(limits.first, 0)
             or limits.dispatched - self._walked_to > WALK_RATHER_BYTES * len(self.queues)
         ):
             self._read_queues(limits)
             if self.first < 0 and not self.view.one_log:
-                self.nameless_holes = tuple(self._nameless_holes(limits.first))
+                self.nameless_holes = tuple(self.consume_queues.nameless_holes(limits.first, self.queues))
             self._walked_to = max(self._walked_to, self._proving_from(limits), limits.first)
             self._indexed_to = limits.dispatched
-            limit = max(limit, self._limit_of(self.view.limits(self.lane)))
+            limit = max(limit, self.log.limit_of(self.view.limits(self.lane)))
         elif limits.first > self.first:
             if self._trusts_queues:
                 self._read_firsts(limits)
@@ -201,7 +189,7 @@ class LaneIndex:
                 self._walked_to = limits.first
         self.first = max(self.first, limits.first)
         self.open_hole = None
-        for piece in self.pieces(self._walked_to, limit):
+        for piece in self.log.pieces(self._walked_to, limit):
             if isinstance(piece, Step):
                 self._note(piece)
             elif piece.is_open:  # it may be closed by what comes next
@@ -236,57 +224,13 @@ class LaneIndex:
             return limits.dispatched
         return segment_start(max(limits.dispatched - 1, 0), self.view.segment_bytes)
 
-    def pieces(self, start: int, limit: int) -> Iterator[Step | Hole]:
-        """Gives the lane's records in [start, limit), and the holes between them.
-
-        Their bytes lie in segments that the index has mapped. Raises RetentionWasQuicker.
-        """
-        return self.walk(self._open, start, limit)
-
-    def walk(self, open_segment: Callable[[int], Buffer], start: int, limit: int) -> Iterator[Step | Hole]:
-        """Gives the lane's records in [start, limit), and the holes between them."""
-        ends_whole = not self.view.live and self.view.limits(self.lane).stopped_properly and limit == self.limit_now()
-        size, holes = self.view.segment_bytes, self.holes
-        return walk_past(open_segment, self.lane, size, start, limit, holes, ends_whole=ends_whole)
-
-    def unmap(self) -> None:
-        """Unmaps all segments. The next look maps again what it needs."""
-        self._segments.forget_below(1 << 63)
-
-    def limit_now(self) -> int:
-        """How far the lane may be read now (offset of its log)."""
-        return self._limit_of(self.view.limits(self.lane))
-
-    def _open(self, start: int) -> Buffer:
-        try:
-            return self._segments.open(start)
-        except FileNotFoundError as error:
-            if self.view.limits(self.lane).first > start:
-                raise RetentionWasQuicker from error
-            path = self.lane_directory.segment_path(start)
-            raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
-
     # ---- consume queues -------------------------------------------------------------------------
-
-    def queue(self, topic: str) -> ConsumeQueue:
-        """Opens the topic's consume queue; the caller closes it."""
-        return ConsumeQueue(self.lane_directory.queue_path(topic), channel=self.view.channel)
-
-    def named(self, topic: str) -> NamedQueue:
-        """Topic and lane, which all records of a consume queue have in common."""
-        return NamedQueue(topic, self.lane, offset_is_stored=not (self.view.one_log and is_light(topic)))
-
-    def _topics_on_disk(self) -> list[str]:
-        try:
-            return self.view.channel.list(self.lane_directory.consumequeue)
-        except NotADirectoryError as error:
-            raise _DoubtfulQueue(f"{self.lane_directory.consumequeue} is no directory") from error
 
     def _read_queues(self, limits: LaneLimits) -> None:
         self._met.clear()
         total = 0
-        for topic in self._topics_on_disk():
-            first, end = self._bounds(topic, limits)
+        for topic in self.consume_queues.topics():
+            first, end = self.consume_queues.bounds(topic, limits)
             total += end
             if not end:
                 continue
@@ -296,13 +240,13 @@ class LaneIndex:
             else:
                 known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
         if limits.entries not in (-1, total):
-            raise _DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
+            raise DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
         self._forget_waypoints(limits.first)
 
     def _read_firsts(self, limits: LaneLimits) -> None:
         """Finds the first offset of each queue again, after retention has deleted segments."""
         for topic, known in self.queues.items():
-            first, end = self._bounds(topic, limits)
+            first, end = self.consume_queues.bounds(topic, limits)
             end = min(end, known.end)
             if end:
                 known.first = max(min(first, end), known.first)
@@ -315,79 +259,6 @@ class LaneIndex:
             at = bisect_right(known.waypoints, (known.indexed, 1 << 63)) - 1
             del known.waypoints[: max(at, 0)]
             known.waypoints = [(offset, max(where, first_where)) for offset, where in known.waypoints]
-
-    def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
-        """First and end of the queue offsets whose records are below `dispatched` and not deleted.
-
-        Entries behind them may name records that were lost with a pool. Raises _DoubtfulQueue.
-        """
-        with self.queue(topic) as queue:
-            try:
-                if self.view.one_log:
-                    return rocketmq_bounds(queue, limits, partial(self.record_of, topic, queue))
-                first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
-                for offset in {first, end - 1} if first < end else ():
-                    self._check_entry(topic, queue, offset)
-            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
-                raise _DoubtfulQueue(f"topic {topic}: {error}") from error
-        return (0 if limits.first <= 0 else first), end  # if nothing was deleted, all before `first` are lost
-
-    def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
-        try:
-            self.record_of(topic, queue, offset)
-        except (DamagedFile, CorruptRecord):
-            entry = queue.entries(offset, 1)
-            if not len(entry):
-                raise
-            where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
-            deleted_since = where < self.view.limits(self.lane).first
-            if not deleted_since and not is_noted(self.lane_directory, where) and not self._is_in_hole(where, size):
-                raise
-
-    def _is_in_hole(self, where: int, size: int) -> bool:
-        """Whether an entry points into a hole of the log. Then the entry itself may be right."""
-        if self.view.one_log or where < 0 or size < RECORD_BYTES_MIN:
-            return False
-        for piece in self.pieces(segment_start(where, self.view.segment_bytes), self.limit_now()):
-            if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
-                return True
-            if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
-                break
-        return False
-
-    def _nameless_holes(self, first: int) -> Iterator[int]:
-        """Damage may have been healed since it was noted, so the log itself is asked, too."""
-        noted = nameless_damage(self.lane_directory, first, self.queues, self.queue, self.view.channel)
-        limit = self.limit_now()
-        return (where for where in noted if where < limit and not self.holes.has_record(where))
-
-    def record(self, topic: str, offset: int) -> Record:
-        """The record of a queue offset below `indexed`.
-
-        Raises CorruptRecord for an entry that names another record, DamagedFile.
-        """
-        with self.queue(topic) as queue:
-            return self.record_of(topic, queue, offset)
-
-    def record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
-        entry = queue.entries(offset, 1)
-        if not len(entry) or not entry["size"][0]:
-            raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
-        where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
-        return record_of_entry(self._segments, self.named(topic), offset, where, size, check_crc=check_crc)
-
-    def goes_on(self) -> bool:
-        """Whether a lane of a killed store has something behind the part that may be read."""
-        if self.view.limits(self.lane).stopped_properly:
-            return False
-        segments = MappedFileQueue(self.lane_directory.commitlog, self.view.segment_bytes, self.view.channel)
-        where = max(self.limit, segments.first)
-        begin = segment_start(where, segments.size)
-        looks = [(begin, where - begin), (begin + segments.size, 0)]
-        try:
-            return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
-        except FileNotFoundError:
-            return False  # somebody has started the store since, and retention deletes
 
     # ---- the walk -------------------------------------------------------------------------------
 
@@ -405,7 +276,7 @@ class LaneIndex:
             is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
             mark = self._trims.marks.get(topic, TrimMark(0))  # a topic goes on there where all else of it is gone
             if self._trusts_queues and first > max(known.end if known else 0, mark.before) and not is_after_hole:
-                raise _DoubtfulQueue(
+                raise DoubtfulQueue(
                     f"topic {topic}: the consume queue ends before offset {first:,}, the next in the log"
                 )
             if known is None:
@@ -419,11 +290,3 @@ class LaneIndex:
             if last < 0 or where - last >= WAYPOINT_BYTES or last < self._hole_end:
                 known.waypoints.append((first, where))
         self._walked_to = step.next_where
-
-
-class _DoubtfulQueue(Exception):
-    """Something in a consume queue can't be right; the text says what."""
-
-
-class RetentionWasQuicker(Exception):
-    """A segment was deleted since the lane's limits were read."""

@@ -111,7 +111,7 @@ def _below(index: TopicIndex, topic: str, cuts: Mapping[int, int]) -> dict[int, 
 
 def _first_behind(lane: LaneIndex, topic: str, cut: int) -> int:
     known = lane.queues[topic]
-    with lane.queue(topic) as queue:
+    with lane.consume_queues.open(topic) as queue:
 
         def is_behind(offset: int) -> bool:
             return bool(queue.entries(offset, 1)["physical_offset"][0] >= cut)

@@ -12,7 +12,8 @@ import numpy as np
 
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile
-from commitlog.reading.lane_index import LaneIndex, RetentionWasQuicker
+from commitlog.reading.lane_index import LaneIndex
+from commitlog.reading.lane_log import RetentionWasQuicker
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.queue_range import QueueRange
 
@@ -23,13 +24,13 @@ def find_by_time(index: LaneIndex, topic: str, timestamp_ms: int) -> int | None:
     if known is None or known.first >= known.end:
         return None
     indexed = min(known.indexed, known.end)
-    with index.queue(topic) as queue:
+    with index.consume_queues.open(topic) as queue:
         try:
             found = queue.find_by_timestamp(
                 timestamp_ms,
                 known.first,
                 indexed,
-                lambda offset: index.record_of(topic, queue, offset).store_timestamp,
+                lambda offset: index.consume_queues.record_of(topic, queue, offset).store_timestamp,
             )
         except (DamagedFile, CorruptRecord):
             if index.view.one_log:
@@ -53,9 +54,9 @@ def older_than(index: LaneIndex, topic: str, timestamp_ms: int) -> int:
     border = min(known.end if found is None else found, known.indexed)
     if border <= known.first:
         return 0  # retention may have deleted messages before it
-    with index.queue(topic) as queue:
+    with index.consume_queues.open(topic) as queue:
         try:
-            last = index.record_of(topic, queue, border - 1)
+            last = index.consume_queues.record_of(topic, queue, border - 1)
         except (DamagedFile, CorruptRecord):
             return 0
     return border if last.store_timestamp < timestamp_ms else 0
@@ -67,7 +68,7 @@ def _find_one_by_one(
     """Finds the same by a look at each record, because damage prevents a bisection."""
     for offset in range(known.first, known.end):
         with contextlib.suppress(CorruptRecord, DamagedFile):
-            if index.record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
+            if index.consume_queues.record_of(topic, queue, offset).store_timestamp >= timestamp_ms:
                 return offset
     return None
 
@@ -86,7 +87,7 @@ def _first_behind(index: LaneIndex, topic: str, begin: int, start: int, timestam
     If records are missing just before the found one, it returns the first missing offset. A reader
     that begins there gets the error.
     """
-    for step in index.pieces(start, index.limit):
+    for step in index.log.pieces(start, index.limit):
         if isinstance(step, Hole) or topic not in step.table.topics:
             continue
         table = step.table

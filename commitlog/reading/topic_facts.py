@@ -107,7 +107,7 @@ def _indexed_bytes(index: LaneIndex, topic: str, begin: int, end: int) -> tuple[
     if begin >= end:
         return 0, False
     picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
-    with index.queue(topic) as queue:
+    with index.consume_queues.open(topic) as queue:
         if len(picked) == end - begin:
             return int(queue.entries(begin, end - begin)["size"].astype(np.int64).sum()), False
         sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
@@ -119,7 +119,7 @@ def _times(index: LaneIndex, topic: str, *offsets: int) -> list[int]:
     found = []
     for offset in offsets:
         with suppress(CorruptRecord, DamagedFile):
-            found.append(index.record(topic, offset).store_timestamp)
+            found.append(index.consume_queues.record(topic, offset).store_timestamp)
     return found
 
 
@@ -128,9 +128,9 @@ def _walked(index: LaneIndex, topic: str, queue: QueueRange, begin: int, end: in
     start = queue.walk_from(begin)
     if begin >= end or start < 0:
         return
-    segments = RecentSegments(index.lane_directory, index.view.segment_bytes, index.view.channel)
+    segments = RecentSegments(index.log.lane_directory, index.view.segment_bytes, index.view.channel)
     with suppress(FileNotFoundError):  # retention has just deleted the rest
-        for step in index.walk(segments.open, start, index.limit):
+        for step in index.log.walk(segments.open, start, index.limit):
             if isinstance(step, Step) and len(rows := _rows(step.table, topic, begin, end)):
                 yield step.table.sizes[rows], step.table.store_timestamps[rows]
 

@@ -125,7 +125,7 @@ class TopicIndex:
                     f"and are only in memory: they are not read; `commitlog run` on the store writes them to the disk"
                 )
             return ""
-        lanes = [lane for lane, index in self.lanes.items() if index.goes_on()]
+        lanes = [lane for lane, index in self.lanes.items() if index.log.goes_on(index.limit)]
         if not lanes or self.view.is_replica:
             return ""
         return (

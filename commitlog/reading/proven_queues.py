@@ -1,0 +1,115 @@
+"""The consume queues of one lane, believed only where the log proves them.
+
+Consume queues are an index, and an index may be damaged. The ends that a bisection finds must name
+records of that topic, lane and queue offset. A damaged entry between the ends is found when its
+record is read, because each reader checks the records that it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from commitlog.disk.consume_queue import ConsumeQueue, is_light
+from commitlog.disk.quarantine import is_noted
+from commitlog.errors import CorruptRecord, DamagedFile
+from commitlog.reading.lane_log import LaneLog
+from commitlog.reading.log_holes import Hole
+from commitlog.reading.nameless_damage import nameless_damage
+from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.rocketmq_bounds import rocketmq_bounds
+from commitlog.reading.view import LaneLimits
+from commitlog.record.record import Record
+from commitlog.record.record_layout import RECORD_BYTES_MIN
+from commitlog.shm.layout import segment_start
+
+
+class ProvenQueues:
+    """The consume queues of one lane, and the records that their entries name."""
+
+    def __init__(self, log: LaneLog) -> None:
+        self._log, self._view, self._directory = log, log.view, log.lane_directory
+
+    def topics(self) -> list[str]:
+        """The topics that have a consume queue here. Raises DoubtfulQueue."""
+        try:
+            return self._view.channel.list(self._directory.consumequeue)
+        except NotADirectoryError as error:
+            raise DoubtfulQueue(f"{self._directory.consumequeue} is no directory") from error
+
+    def open(self, topic: str) -> ConsumeQueue:
+        """Opens the topic's consume queue; the caller closes it."""
+        return ConsumeQueue(self._directory.queue_path(topic), channel=self._view.channel)
+
+    def named(self, topic: str) -> NamedQueue:
+        """Topic and lane, which all records of a consume queue have in common."""
+        return NamedQueue(topic, self._log.lane, offset_is_stored=not (self._view.one_log and is_light(topic)))
+
+    def bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
+        """First and end of the queue offsets whose records are below `dispatched` and not deleted.
+
+        Entries behind them may name records that were lost with a pool. Raises DoubtfulQueue.
+        """
+        with self.open(topic) as queue:
+            try:
+                if self._view.one_log:
+                    return rocketmq_bounds(queue, limits, partial(self.record_of, topic, queue))
+                first, end = QueueBounds(queue, limits.first, limits.dispatched).find()
+                for offset in {first, end - 1} if first < end else ():
+                    self._check_entry(topic, queue, offset)
+            except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+                raise DoubtfulQueue(f"topic {topic}: {error}") from error
+        return (0 if limits.first <= 0 else first), end  # if nothing was deleted, all before `first` are lost
+
+    def _check_entry(self, topic: str, queue: ConsumeQueue, offset: int) -> None:
+        try:
+            self.record_of(topic, queue, offset)
+        except (DamagedFile, CorruptRecord):
+            entry = queue.entries(offset, 1)
+            if not len(entry):
+                raise
+            where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+            deleted_since = where < self._view.limits(self._log.lane).first
+            if not deleted_since and not is_noted(self._directory, where) and not self._is_in_hole(where, size):
+                raise
+
+    def _is_in_hole(self, where: int, size: int) -> bool:
+        """Whether an entry points into a hole of the log. Then the entry itself may be right."""
+        if self._view.one_log or where < 0 or size < RECORD_BYTES_MIN:
+            return False
+        for piece in self._log.pieces(segment_start(where, self._view.segment_bytes), self._log.limit_now()):
+            if isinstance(piece, Hole) and piece.start <= where and where + size <= piece.end:
+                return True
+            if (piece.end if isinstance(piece, Hole) else piece.next_where) > where:
+                break
+        return False
+
+    def nameless_holes(self, first: int, queues: Mapping[str, QueueRange]) -> Iterator[int]:
+        """Where noted holes begin of which these queues do not name all messages.
+
+        Damage may have been healed since it was noted, so the log itself is asked, too.
+        """
+        noted = nameless_damage(self._directory, first, queues, self.open, self._view.channel)
+        limit = self._log.limit_now()
+        return (where for where in noted if where < limit and not self._log.holes.has_record(where))
+
+    def record(self, topic: str, offset: int) -> Record:
+        """The record that the entry of a queue offset names.
+
+        Raises CorruptRecord for an entry that names another record, DamagedFile.
+        """
+        with self.open(topic) as queue:
+            return self.record_of(topic, queue, offset)
+
+    def record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
+        """The same, of a queue that is open already."""
+        entry = queue.entries(offset, 1)
+        if not len(entry) or not entry["size"][0]:
+            raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
+        where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+        return record_of_entry(self._log.segments, self.named(topic), offset, where, size, check_crc=check_crc)
+
+
+class DoubtfulQueue(Exception):
+    """Something in a consume queue can't be right; the text says what."""
