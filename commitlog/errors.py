@@ -535,6 +535,10 @@ class PlannerFailed(CommitLogError):
     """A Python process that Spark's JVM started for a read ended, or gave no answer in time."""
 
 
+class FunctionFailed(CommitLogError):
+    """The Python function of `commitlog.spark.foreach` raised an error, or its process ended."""
+
+
 class JarNotUsable(CommitLogError):
     """Spark's JVM can't read stores itself: it has no jar, or another version's."""
 

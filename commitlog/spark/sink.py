@@ -130,6 +130,39 @@ class _Writer:
         return WriterCommitMessage()
 
 
+class TopicWriter:
+    """Writes rows as they come (commitlog/spark/foreach.py).
+
+    It is pickled into a process of each task.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        _check_store(options)
+        self.options = options
+        self._rows: _PathRows | _UrlRows | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        """Appends the rows. Raises what `_Writer.write` does."""
+        if not self.options.ignore_partition:
+            _refuse_partition(batch)
+        if self._rows is None:
+            self._rows = _with_lane(self.options, batch.schema)
+        self._rows.append(batch)
+
+    def flush(self) -> None:
+        """Returns when all rows are flushed. Gives the lane back: a stop waits for it."""
+        if self._rows is not None:
+            self._rows.finish()
+            self.close()
+
+    def close(self) -> None:
+        """Gives the lane back."""
+        if self._rows is not None:
+            rows, self._rows = self._rows, None
+            rows.close()
+
+
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write.format("commitlog").mode("append")`."""
 

@@ -1,0 +1,82 @@
+"""Gives rows to a function, in a process of a task of Spark (spark/java/RowsProcess.java).
+
+Standard input has the packed function with its size before it, and then a stream of Arrow batches.
+Each batch gets an answer, a line of JSON on standard output: {} or the error. A batch without rows
+asks for the function's `flush`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import traceback
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from commitlog.disk.descriptors import occupy_standard_descriptors
+from commitlog.errors import CommitLogError
+
+_SIZE_BYTES = 4
+
+
+def main() -> None:
+    """Answers batches until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the query ends it
+    with os.fdopen(os.dup(0), "rb") as source, os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+        os.close(0)  # the function's own input and output are others
+        occupy_standard_descriptors()
+        os.dup2(2, 1)
+        packed = source.read(int.from_bytes(source.read(_SIZE_BYTES), "big"))
+        if packed:
+            _answer(packed, source, answers)
+
+
+def _answer(packed: bytes, source: BinaryIO, answers: Any) -> None:
+    function: Any = None
+    try:
+        function = _unpacked(packed)
+        for batch in pa.ipc.open_stream(source):
+            if batch.num_rows:
+                function(batch)
+            else:
+                _call(function, "flush")
+            answers.write(b"{}\n")
+    except CommitLogError as error:
+        answers.write(_line(type(error).__name__, str(error)))
+    except Exception as error:
+        answers.write(_line("FunctionFailed", f"the Python function that rows are handed to: {_told(error)}"))
+    finally:
+        _call(function, "close")
+
+
+def _unpacked(packed: bytes) -> Any:
+    """The function. Its modules may be where the driver finds them."""
+    paths, function = pickle.loads(packed)
+    sys.path += [path for path in paths if path not in sys.path]
+    return pickle.loads(function)
+
+
+def _call(function: Any, name: str) -> None:
+    method = getattr(function, name, None)
+    if method is not None:
+        method()
+
+
+def _told(error: Exception) -> str:
+    """An error with the lines where it was raised, those of the function alone."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__]
+    words = "".join(traceback.format_exception_only(error)).strip()
+    return f"{words}\n{''.join(traceback.format_list(own))}".rstrip()
+
+
+def _line(name: str, words: str) -> bytes:
+    return json.dumps({"error": name, "words": words}).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    main()

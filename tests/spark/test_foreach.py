@@ -1,0 +1,195 @@
+"""Rows of a stream that go to a Python function, or to a topic, as they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import commitlog
+import commitlog.spark
+from commitlog.errors import IllegalTopic, OptionError, StoreNotFound
+from tests.builders.hand_made import HandMadeStore, small_store
+from tests.served import place_of
+from tests.spark.jvm_frames import children, error_line
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+MODULE = "commitlog.spark.foreach_process"
+CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 2}, "producer": {"lane_wait_ms": 20}}
+
+
+class Noting:
+    """Appends a line for each row, and for each flush, to a file of its process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        self._note([f"{row['partition']} {row['offset']}" for row in batch.to_pylist()])
+
+    def flush(self) -> None:
+        self._note(["flush"])
+
+    def close(self) -> None:
+        self._note(["close"])
+
+    def _note(self, lines: list[str]) -> None:
+        with (self.directory / str(os.getpid())).open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+
+def orders(spark: SparkSession, path: Path) -> DataFrame:
+    stream = spark.readStream.format("commitlog").option("startingOffsets", "earliest")
+    return stream.option("subscribe", "orders").load(place_of(path)).coalesce(1)
+
+
+def run(writer: DataStreamWriter, checkpoint: Path) -> None:
+    """Until everything that is there now was handed over."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def failure(writer: DataStreamWriter, checkpoint: Path) -> str:
+    with pytest.raises(StreamingQueryException) as raised:
+        run(writer, checkpoint)
+    return error_line(raised.value)
+
+
+def noted(directory: Path) -> Counter[str]:
+    return Counter(line for file in directory.iterdir() for line in file.read_text().splitlines())
+
+
+def end_processes(spark: SparkSession) -> None:
+    """Ends those that wait for a next task."""
+    for pid in children(spark, MODULE):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not children(spark, MODULE), "the processes to end")
+
+
+def test_a_function_has_each_row_before_the_position_is_noted(
+    spark: SparkSession, store: HandMadeStore, tmp_path: Path
+) -> None:
+    """Once, if nothing fails. A process stays for the next batch, and flushes at each end."""
+    lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
+    lines.mkdir()
+    rows = {f"{lane} {offset}" for lane in range(2) for offset in range(100)}
+    function = Noting(lines)
+    run(commitlog.spark.foreach(orders(spark, store.path), function), checkpoint)
+    found = noted(lines)
+    assert {line: count for line, count in found.items() if line != "flush"} == dict.fromkeys(rows, 1)
+    assert found["flush"] >= len(list(lines.iterdir())) > 0
+    before = set(lines.iterdir())
+    run(commitlog.spark.foreach(orders(spark, store.path), function), tmp_path / "another")
+    assert {line: count for line, count in noted(lines).items() if line != "flush"} == dict.fromkeys(rows, 2)
+    assert set(lines.iterdir()) == before
+    run(commitlog.spark.foreach(orders(spark, store.path), function), checkpoint)
+    assert noted(lines).total() - noted(lines)["flush"] == 400
+    end_processes(spark)
+
+
+def test_what_a_function_raises_ends_the_query_by_name(
+    spark: SparkSession, store: HandMadeStore, tmp_path: Path
+) -> None:
+    """With the function's own words. Its process may also end, or its module be missing."""
+
+    def refuses(batch: pa.RecordBatch) -> None:
+        raise LookupError(f"no place for {batch.num_rows > 0}")
+
+    def ends(batch: pa.RecordBatch) -> None:
+        os._exit(3)
+
+    def fails_to_flush() -> Callable[[Any], None]:
+        class Full:
+            def __call__(self, batch: pa.RecordBatch) -> None:
+                print("not for Spark's JVM", batch.num_rows)
+
+            def flush(self) -> None:
+                raise OSError("the last rows have no place")
+
+        return Full()
+
+    what = "FunctionFailed: the Python function that rows are handed to: "
+    for number, (function, words) in enumerate(
+        [
+            (refuses, "LookupError: no place for True"),
+            (ends, "its process ended without an answer"),
+            (fails_to_flush(), "OSError: the last rows have no place"),
+        ]
+    ):
+        told = failure(commitlog.spark.foreach(orders(spark, store.path), function), tmp_path / f"checkpoint-{number}")
+        assert told.startswith(what + words)
+    wait_until(lambda: not children(spark, MODULE), "the processes to end")
+
+
+def test_a_killed_process_loses_no_row(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
+    """The query ends with an error, and its next start hands over what was not noted."""
+    lines, checkpoint, gate = tmp_path / "lines", tmp_path / "checkpoint", tmp_path / "gate"
+    lines.mkdir()
+    noting = Noting(lines)
+
+    def function(batch: pa.RecordBatch) -> None:
+        import time
+
+        while not gate.exists():
+            time.sleep(0.01)
+        noting(batch)
+
+    writer = commitlog.spark.foreach(orders(spark, store.path), function)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        pids = wait_until(lambda: children(spark, MODULE), "a process")
+        for pid in pids:
+            psutil.Process(pid).kill()
+        with pytest.raises(StreamingQueryException) as raised:
+            query.awaitTermination()
+    finally:
+        query.stop()
+    assert "its process ended without an answer" in str(raised.value)
+    gate.touch()
+    run(commitlog.spark.foreach(orders(spark, store.path), function), checkpoint)
+    assert set(noted(lines)) == {f"{lane} {offset}" for lane in range(2) for offset in range(100)}
+    end_processes(spark)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_rows_are_appended_and_flushed(spark: SparkSession, tmp_path: Path) -> None:
+    """With their keys, to the topic of each row. Then no process keeps a lane: the store stops."""
+    original = small_store(tmp_path / "original")
+    with commitlog.Reader(original.path, "orders") as reader:
+        sent = Counter((message.key, message.value) for message in reader)
+    for number in range(2):
+        with commitlog.Store.open(tmp_path / "copy", CONFIG) as copy:
+            rows = orders(spark, original.path).selectExpr("value", "key", f"'orders-{number}' topic")
+            run(commitlog.spark.write_real_time(rows, place_of(copy.path)), tmp_path / f"checkpoint-{number}")
+            assert copy.close().drained
+        with commitlog.Reader(tmp_path / "copy", f"orders-{number}") as reader:
+            assert Counter((message.key, message.value) for message in reader) == sent
+    assert sent.total() == 200
+    end_processes(spark)
+
+
+def test_wrong_uses_are_named_before_anything_starts(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
+    stream = orders(spark, store.path)
+    with pytest.raises(OptionError, match="foreach takes a stream"):
+        commitlog.spark.foreach(spark.range(3), print)
+    with pytest.raises(StoreNotFound, match="there is no store here"):
+        commitlog.spark.write_real_time(stream, str(tmp_path / "nowhere"), "copies")
+    with pytest.raises(IllegalTopic, match="option topic: topic 'a b'"):
+        commitlog.spark.write_real_time(stream, str(store.path), "a b")
+    with pytest.raises(OptionError, match="column value is bigint"):
+        commitlog.spark.write_real_time(stream.selectExpr("offset value"), str(store.path), "copies")
