@@ -26,7 +26,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.processes import has_open
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
-from commitlog.errors import ForkedProducer, StoreRefused
+from commitlog.errors import ForkedProducer, StoreRefused, refusal
 from commitlog.forks import leave_in_child, settle
 from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS
@@ -130,7 +130,7 @@ def file_locked(file: Path, directory: StoreDirectory, channel: FileChannel) -> 
         until = SYSTEM_CLOCK.monotonic_ns() + _PATIENCE_SECONDS * 1_000_000_000
         fd = poll(lambda: try_file(file, channel), until, SYSTEM_CLOCK)
     except OSError as error:
-        raise StoreRefused(f"{file}: {error.strerror}; check its owner and permissions") from error
+        raise refusal(error, file, "locking it") from error
     if fd is None:
         raise StoreRefused(f"{file}: another process has held it for {_PATIENCE_SECONDS} s; end that one")
     try:

@@ -33,6 +33,7 @@ the lock when that process dies.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
 from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory, boot_id
-from commitlog.errors import CommitLogError, OptionError, ReaderError, ReaderInUse
+from commitlog.errors import FAULT_BY_ERRNO, CommitLogError, OptionError, ReaderError, ReaderInUse, refusal
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.record.topic_names import check_topic
 from commitlog.shm.layout import LANE_ROWS
@@ -313,7 +314,9 @@ class NamedReaders:
             raise self._refused(path, error) from error
 
     @staticmethod
-    def _refused(path: Path, error: OSError) -> ReaderError:
+    def _refused(path: Path, error: OSError) -> CommitLogError:
+        if error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
+            return refusal(error, path, "taking the reader's name")
         return ReaderError(
             f"{path.parent}: {error.strerror}; the position of a named reader is kept in the store: run as a user "
             "who may write there, or read without a name (readerName)"

@@ -7,6 +7,7 @@ record is read, because each reader checks the records that it gets.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -23,6 +24,9 @@ from commitlog.reading.view import LaneLimits
 from commitlog.record.record import Record
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import segment_start
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What this process may lack says nothing of a consume queue."""
 
 
 class ProvenQueues:
@@ -49,7 +53,8 @@ class ProvenQueues:
     def bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
         """First and end of the queue offsets whose records are below `dispatched` and not deleted.
 
-        Entries behind them may name records that were lost with a pool. Raises DoubtfulQueue.
+        Entries behind them may name records that were lost with a pool. Raises DoubtfulQueue,
+        and OSError for what this process lacks.
         """
         with self.open(topic) as queue:
             try:
@@ -59,6 +64,8 @@ class ProvenQueues:
                 for offset in {first, end - 1} if first < end else ():
                     self._check_entry(topic, queue, offset)
             except (DamagedFile, CorruptRecord, OSError, OverflowError, ValueError) as error:
+                if getattr(error, "errno", None) in _SHORTAGES:
+                    raise
                 raise DoubtfulQueue(f"topic {topic}: {error}") from error
         return (0 if limits.first <= 0 else first), end  # if nothing was deleted, all before `first` are lost
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ import pytest
 import commitlog
 from commitlog import errors
 from commitlog.disk.file_channel import DISK
+from tests.builders.hand_made import small_store
 from tests.children import in_child
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
@@ -168,6 +170,21 @@ def test_a_start_without_a_process_is_an_error_by_name(tmp_path: Path, monkeypat
     monkeypatch.setattr("commitlog.store.subprocess.Popen", refuse)
     with pytest.raises(errors.NotEnoughMemory, match="starting the store"):
         commitlog.Store.open(tmp_path / "store", CONFIG)
+
+
+def test_a_named_reader_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> None:
+    """It is not told that it may not write there."""
+    store = small_store(tmp_path / "store", rows=3)
+
+    def read(free: int) -> str:
+        leave(free)
+        with commitlog.Reader(store.path, name="mine") as reader:
+            reader.commit(next(reader))
+        return "works"
+
+    said = [in_child(partial(read, free)).partition(":")[0] for free in range(8)]
+    assert said == sorted(said)
+    assert set(said) == {"NotEnoughDescriptors", "works"}
 
 
 def test_a_start_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> None:
