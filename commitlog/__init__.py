@@ -131,5 +131,8 @@ if not TYPE_CHECKING:  # a type checker would believe that every name exists
             return importlib.import_module(f"commitlog.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'commitlog' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"commitlog.{_HOMES[name]}"), name)
+        from commitlog.errors import named_while_loading
+
+        with named_while_loading(f"commitlog.{name}"):
+            value = globals()[name] = getattr(importlib.import_module(f"commitlog.{_HOMES[name]}"), name)
         return value

@@ -6,6 +6,11 @@ import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from commitlog.columns.read_plan import ReadOptions
+from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
+from commitlog.reading.starting_point import parse_starts
+from commitlog.remote.topic_reading import open_topic
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -60,11 +65,6 @@ def read_arrow(
     the range. With a URL, both the call and the reading also raise ServerUnavailable, AccessDenied,
     CertificateRefused, ServerError.
     """
-    from commitlog.columns.read_plan import ReadOptions
-    from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
-    from commitlog.reading.starting_point import parse_starts
-    from commitlog.remote.topic_reading import open_topic
-
     files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
     return open_topic(
         address_of(path, Credentials(token, *files), OF_READ_ARROW) or path,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
@@ -583,19 +584,6 @@ def how_to_install(extra: str, *packages: str) -> str:
     return f"`pip install {' '.join(packages)}` (of the extra pyspark-commitlog[{extra}])"
 
 
-def store_killed(path: Path | str) -> str:
-    """Says that a store's supervisor was killed, and how to go on."""
-    return f"it was killed, or its machine went down: `commitlog run {path}` continues it"
-
-
-def store_moved(path: Path, pool: Path) -> StoreMoved:
-    """Makes the error of a running store whose path leads to another directory, or to none."""
-    return StoreMoved(
-        f"{path} was renamed, removed or replaced while its store ran, so the store stops: what was accepted is in the pool "
-        f"{pool}; move the directory back, or start the store at its new place"
-    )
-
-
 def refusal(error: OSError, path: Path, doing: str = "starting the store") -> CommitLogError:
     """Makes the error of a start, or of another step (`doing`), that the system has refused."""
     place = error.filename or path
@@ -633,9 +621,21 @@ def named_while_reading(path: object) -> Iterator[None]:
         raise read_error(error, path) from error
 
 
-def index_error(error: DamagedFile | OSError) -> CommitLogError:
-    """Makes the error for a look-up of topics in an index that is damaged or can't be read."""
-    if isinstance(error, DamagedFile):
-        return error
-    place = error.filename or "the index"
-    return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while topics were looked for")
+@contextlib.contextmanager
+def named_while_loading(what: str) -> Iterator[None]:
+    """Turns a failure to load code within a with-block into the error of what was short for it."""
+    try:
+        yield
+    except (OSError, ImportError, MemoryError, SystemError) as error:
+        if isinstance(error, CommitLogError) or (code := _short_for_loading(error)) is None:
+            raise
+        raise disk_error(code, f"{what} can't be loaded") from error
+
+
+def _short_for_loading(error: BaseException) -> int | None:
+    """The errno of an import that the system has refused. The dynamic linker tells it in words."""
+    if is_refusal(error):
+        return getattr(error, "errno", errno.ENOMEM)
+    codes = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM)
+    found = next((code for code in codes if os.strerror(code) in str(error)), None)
+    return found or (errno.ENOMEM if isinstance(error, SystemError) or "failed to map" in str(error) else None)

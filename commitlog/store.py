@@ -30,6 +30,7 @@ from commitlog.errors import (
     StoreRefused,
     StoreRunning,
     StoreStopped,
+    named_while_loading,
     refusal,
     refuse_copy,
 )
@@ -141,8 +142,8 @@ class Store:
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            import commitlog.producer  # noqa: F401  numpy and more, which the supervisor loads at the same time
-
+            with named_while_loading("commitlog.Producer"):
+                import commitlog.producer  # noqa: F401  numpy and more, which the supervisor loads at the same time
             ready = _await_ready(process)
         except BaseException:
             process.stdin.close()
@@ -203,8 +204,9 @@ class Store:
         - SchemaConflict: the topic has another schema, which can't become this one
         - TopicNotWritable, StoreRefused, StoreDamaged
         """
-        from commitlog.schemas.declaring import declared_schema
-        from commitlog.schemas.topic_schemas import TopicSchemas
+        with named_while_loading("what declares schemas"):
+            from commitlog.schemas.declaring import declared_schema
+            from commitlog.schemas.topic_schemas import TopicSchemas
 
         return TopicSchemas(StoreDirectory(self.path)).declare(topic, declared_schema(schema), evolve=evolve)
 

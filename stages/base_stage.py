@@ -34,8 +34,8 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config, LogsConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
-from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal, store_moved
+from commitlog.disk.store_directory import StoreDirectory, store_moved
+from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal
 from commitlog.native import description
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration

@@ -20,7 +20,7 @@ from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, is_leased, is_pool_held, is_running
 from commitlog.disk.replica_mark import check_changeable
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory, store_killed, store_moved
 from commitlog.errors import (
     NoFreeLane,
     NotEnoughSharedMemory,
@@ -28,8 +28,6 @@ from commitlog.errors import (
     StoreStopped,
     disk_error,
     refusal,
-    store_killed,
-    store_moved,
 )
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion

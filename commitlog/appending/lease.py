@@ -19,8 +19,8 @@ from commitlog.clock import Clock
 from commitlog.disk.direct_segment import clear_unpublished
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import Lock, try_lane
-from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
-from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error, store_moved
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, store_moved
+from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_writer import Messages, RowWriter
+from commitlog.errors import named_while_loading
 from commitlog.receipt import Level, Receipt
 
 if TYPE_CHECKING:
@@ -110,8 +111,9 @@ class RowProducer:
     def _sending(self) -> RowSending:
         found = self._row_sending
         if found is None:
-            from commitlog.appending.row_sending import RowSending
-            from commitlog.schemas.topic_schemas import TopicSchemas
+            with named_while_loading("what sends rows"):
+                from commitlog.appending.row_sending import RowSending
+                from commitlog.schemas.topic_schemas import TopicSchemas
 
             found = RowSending(TopicSchemas(self._attachment.directory).required)
             self._row_sending = found  # type: ignore[misc]  # in the slots of Producer

@@ -27,7 +27,8 @@ from commitlog.cli.served import (
 )
 from commitlog.cli.servers import as_json as server_as_json
 from commitlog.cli.servers import lines as server_lines
-from commitlog.errors import StoreNotFound, store_killed
+from commitlog.disk.store_directory import store_killed
+from commitlog.errors import StoreNotFound
 from commitlog.native import description
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState

@@ -39,7 +39,8 @@ def stop(
     The stages drain, as after a Ctrl-C in `commitlog run`, which ends too. Producers that go on
     raise StoreStopped. A store that does not run is left as it is.
     """
-    from commitlog.errors import StoreRunning, store_killed
+    from commitlog.disk.store_directory import store_killed
+    from commitlog.errors import StoreRunning
     from commitlog.reading.view import StoreView
     from commitlog.statistics import store_statistics
 

@@ -18,7 +18,7 @@ from commitlog.cli.served import (
     served_address,
 )
 from commitlog.clock import SYSTEM_CLOCK
-from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound, index_error
+from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound
 from commitlog.quantities import counted
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def _topics(store: Path) -> tuple[list[dict[str, Any]], str, CommitLogError | No
     except PermissionError:
         raise
     except (DamagedFile, OSError) as error:
+        from commitlog.watching.store_facts import index_error
+
         return [], _log_line(store), index_error(error)
 
 

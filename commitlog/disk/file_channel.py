@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # it needs numpy, and who starts a store need not wait for th
 
 _FIRST_OWN = 3
 """The first descriptor that is not standard input, output or error."""
+_SMALL_BYTES = 1 << 16
+"""How much of a small file is read at once: a buffer of its greatest size may be refused."""
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
@@ -100,12 +102,15 @@ class FileChannel:
 
     def pread(self, fd: int, count: int, offset: int) -> bytes:
         """Up to `count` bytes from `offset`; fewer only at the end of the file."""
-        data = os.pread(fd, count, offset)
-        while 0 < len(data) < count:
-            more = os.pread(fd, count - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+        try:
+            data = os.pread(fd, count, offset)
+            while 0 < len(data) < count:
+                more = os.pread(fd, count - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except MemoryError:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
         return data
 
     def pread_into(self, fd: int, room: memoryview, offset: int) -> int:
@@ -225,8 +230,11 @@ class FileChannel:
         """The whole of a small file, at most `limit` bytes."""
         with self.opened(path) as fd:
             try:
-                return self.pread(fd, limit, 0)
-            except IsADirectoryError as error:
+                data = self.pread(fd, min(limit, _SMALL_BYTES), 0)
+                if len(data) == _SMALL_BYTES:
+                    data += self.pread(fd, limit - _SMALL_BYTES, _SMALL_BYTES)
+                return data
+            except OSError as error:
                 error.filename = str(path)
                 raise
 

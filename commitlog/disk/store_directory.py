@@ -41,6 +41,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import (
     IllegalArgument,
     StoreDamaged,
+    StoreMoved,
     StoreNotFound,
     StoreRefused,
     StoreTooNew,
@@ -442,3 +443,16 @@ def is_segment_name(name: str) -> bool:
     `int` takes digits of every script, but a name with other digits is a foreign file's.
     """
     return len(name) == 20 and name.isascii() and name.isdecimal()
+
+
+def store_killed(path: Path | str) -> str:
+    """Says that a store's supervisor was killed, and how to go on."""
+    return f"it was killed, or its machine went down: `commitlog run {path}` continues it"
+
+
+def store_moved(path: Path, pool: Path) -> StoreMoved:
+    """Makes the error of a running store whose path leads to another directory, or to none."""
+    return StoreMoved(
+        f"{path} was renamed, removed or replaced while its store ran, so the store stops: what was accepted is in the pool "
+        f"{pool}; move the directory back, or start the store at its new place"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.descriptors import are_free
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import (
     AccessDenied,
@@ -23,6 +25,7 @@ from commitlog.errors import (
     ServerError,
     ServerUnavailable,
     StoreNotRunning,
+    named_while_loading,
 )
 from commitlog.planning.address import Address
 from commitlog.remote import requests
@@ -38,6 +41,8 @@ PATIENCE_SECONDS = 30.0
 BUSY_PATIENCE_SECONDS = 900.0
 """How long a task waits for its turn: a server ends streams that others need after 10 minutes."""
 _FILE_BYTES_MAX = 1 << 20
+_NEEDED_DESCRIPTORS = 8
+"""What a call may take: gRPC ends the whole process where it gets none."""
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 _GRPC_OPTIONS = [
     ("grpc.keepalive_time_ms", 330_000),
@@ -73,6 +78,8 @@ class Connection:
     """
 
     def __init__(self, address: Address) -> None:
+        with named_while_loading("gRPC"):
+            import pyarrow.flight  # noqa: F401
         self.address = address
         self._files = _Files(address)
         self._clients: dict[Host, flight.FlightClient] = {}
@@ -156,6 +163,8 @@ class Connection:
     def _client(self, host: str, port: int) -> flight.FlightClient:
         from pyarrow import flight
 
+        if not are_free(_NEEDED_DESCRIPTORS):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         with self._lock:
             client = self._clients.get((host, port))
             if client is None:

@@ -6,6 +6,8 @@ would take the server's traceback along, so a server never lets one through.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import asdict
 from typing import Any
@@ -90,6 +92,8 @@ def translated(error: Exception, address: Address) -> CommitLogError:
         way_out = "is it running, and the address right?"
         if any(sign in text.lower() for sign in _ENDED):
             way_out = _why_ended(address)
+        if os.strerror(errno.EMFILE) in text:
+            way_out = "close files of this process, or raise its limit (ulimit -n)"
         return ServerUnavailable(f"{address}: no server answers ({text}); {way_out}")
     return ServerError(f"{address}: not an answer of a commit log's server: {text}")
 

@@ -66,5 +66,8 @@ def _schema(place: Place, index: StoreIndex, topic: str, values: Values | None) 
 
 def _one_at_least(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches, or an empty one: Polars refuses a stream of none."""
-    yield next(batches, pa.RecordBatch.from_pylist([], schema))
+    first = next(batches, None)
+    if first is None:  # it is not made of Python's rows: PyArrow would load pandas for these
+        first = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+    yield first
     yield from batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import asdict
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from commitlog.errors import CommitLogError, DamagedFile, index_error
+from commitlog.errors import CommitLogError, DamagedFile, disk_error
 from commitlog.native import description
 from commitlog.reading.named_readers import ReaderState, reader_states
 from commitlog.reading.topic_index import TopicIndex
@@ -85,3 +86,11 @@ def from_json(values: dict[str, Any]) -> Facts:
         _adapter(list[ReaderState]).validate_python(values["readers"]),
         DamagedFile(damage) if damage else None,
     )
+
+
+def index_error(error: DamagedFile | OSError) -> CommitLogError:
+    """Makes the error for a look-up of topics in an index that is damaged or can't be read."""
+    if isinstance(error, DamagedFile):
+        return error
+    place = error.filename or "the index"
+    return disk_error(error.errno or errno.EIO, f"{place}: {error.strerror}, while topics were looked for")

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.disk.replica_mark import superseded
-from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import PoolUnlinked, store_moved
+from commitlog.disk.store_directory import StoreDirectory, store_moved
+from commitlog.errors import PoolUnlinked
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from commitlog.shm.row_check import check_row

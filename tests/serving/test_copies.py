@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.errors import OffsetOutOfRange, ReadingWarning, StoreMoved, StoreNotRunning, store_moved
+from commitlog.disk.store_directory import store_moved
+from commitlog.errors import OffsetOutOfRange, ReadingWarning, StoreMoved, StoreNotRunning
 from commitlog.planning.address import Address
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.serving.flight_errors import client_error

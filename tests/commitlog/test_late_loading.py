@@ -1,0 +1,71 @@
+"""A door that a program asks for when descriptors or memory are short is an error by name.
+
+`import commitlog` loads hardly anything, so each door is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders.hand_made import small_store
+from tests.nightly import with_nightly
+
+PROGRAM = """
+import os, resource, sys
+import commitlog
+from commitlog.errors import CommitLogError
+
+kind, room, door, path = sys.argv[1:]
+os.closerange(3, 256)
+if door.startswith("loaded "):
+    door = door.removeprefix("loaded ")
+    getattr(commitlog, door)
+if kind == "descriptors":
+    limit = resource.RLIMIT_NOFILE, 3 + int(room)
+else:
+    limit = resource.RLIMIT_AS, int(open("/proc/self/statm").read().split()[0]) * 4096 + int(room)
+resource.setrlimit(limit[0], (limit[1], resource.getrlimit(limit[0])[1]))
+doors = {
+    "Producer": lambda: commitlog.Producer(path),
+    "Reader": lambda: sum(1 for _ in commitlog.Reader(path)),
+    "read_arrow": lambda: commitlog.read_arrow(path, "orders").read_all(),
+    "Store": lambda: commitlog.Store.open(path + "/new").close(),
+    "RemoteProducer": lambda: commitlog.RemoteProducer("commitlog://127.0.0.1:1/store"),
+    "backup": lambda: commitlog.backup(path, path + "-copy"),
+}
+try:
+    doors[door]()
+    said = "done"
+except CommitLogError as error:
+    said = type(error).__name__
+os.write(1, said.encode())
+os._exit(0)
+"""
+
+
+def said_by(kind: str, room: int, door: str, path: Path) -> str:
+    command = [sys.executable, "-c", PROGRAM, kind, str(room), door, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "door", with_nightly(["Producer", "read_arrow"], ["Reader", "Store", "RemoteProducer", "backup"])
+)
+def test_a_door_that_can_t_be_loaded_says_what_is_short(tmp_path: Path, door: str) -> None:
+    """Not one descriptor, or too little memory, is left when the program first asks for it."""
+    store = small_store(tmp_path / "store", rows=3)
+    assert said_by("descriptors", 0, door, store.path) == "NotEnoughDescriptors"
+    assert said_by("memory", 1 << 20, door, store.path) == "NotEnoughMemory"
+
+
+@pytest.mark.parametrize("free", with_nightly([1], [0, *range(2, 8)]))
+def test_a_client_without_descriptors_ends_by_an_error(tmp_path: Path, free: int) -> None:
+    """gRPC would end the whole process; so it is not called."""
+    said = said_by("descriptors", free, "loaded RemoteProducer", tmp_path)
+    assert said == ("ServerUnavailable" if free else "NotEnoughDescriptors")
