@@ -145,13 +145,13 @@ class Store:
             with named_while_loading("commitlog.Producer"):
                 import commitlog.producer  # noqa: F401  numpy and more, which the supervisor loads at the same time
             ready = _await_ready(process)
+            store = cls.__new__(cls)
+            store._begin(directory.path, process, ready, settings)  # noqa: SLF001
         except BaseException:
             process.stdin.close()
             process.wait()
             process.stdout.close()
             raise
-        store = cls.__new__(cls)
-        store._begin(directory.path, process, ready, settings)  # noqa: SLF001
         return store
 
     def _listen(self) -> None:

@@ -1,9 +1,14 @@
-"""The only door through which threads are started. The caller does not wait for the thread.
+"""The only door through which threads are started. The caller does not wait for what a thread runs.
 
 `threading.Thread.start` returns when the thread runs. Before that, garbage may be collected in the
 new thread, and a user's finalizer may send. The finalizer would need the token or the lock of the
 thread that waits for the start, and both would wait for ever. So a first thread, which holds
 nothing, starts the thread and waits for it.
+
+A thread that finds no memory for its first call ends at once, and only Python's own line on
+standard error says so. So whoever starts a thread looks whether it has begun. The caller waits for
+the first line of the first thread, and gets an error where that thread has ended before it. The
+first thread does the work itself where the other one does not come to it.
 """
 
 from __future__ import annotations
@@ -12,31 +17,39 @@ import _thread
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 from commitlog.errors import NotEnoughThreads
 
+_LOOK_SECONDS, _LOOKS = 0.01, 50
+"""How long and how often a caller looks whether its thread has ended; then it is a slow one."""
+_BEGIN_SECONDS = 1.0
+"""How long the first thread waits for the other one."""
+
 _BEGINNING: set[Background] = set()
-"""The objects whose thread does not run yet."""
+"""The objects whose work has not begun yet."""
 
 
 class Background:
     """A thread that runs `work`, and starts soon. It is a daemon: no program waits for its end.
 
-    Raises NotEnoughThreads if the system has no more of them, or the interpreter ends.
+    Raises NotEnoughThreads if the system has no more of them, if there is no memory for one, or if
+    the interpreter ends.
     """
 
-    __slots__ = ("_ended", "_ident", "_name", "_pid", "_work")
+    __slots__ = ("_begun", "_ended", "_ident", "_name", "_pid", "_work")
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
         self._work, self._name = work, name
         self._ident: int | None = None
         self._pid = os.getpid()
         try:
-            self._ended = _thread.allocate_lock()  # not an Event: an interrupt in its `wait` is lost
-            self._ended.acquire()
+            self._ended = _locked()  # not an Event: an interrupt in its `wait` is lost
+            self._begun = _locked()
             _BEGINNING.add(self)
-            _thread.start_new_thread(self._begin, ())
+            self._start_first()
         except RuntimeError as error:
             _BEGINNING.discard(self)
             raise NotEnoughThreads(
@@ -47,17 +60,42 @@ class Background:
             _BEGINNING.discard(self)
             raise
 
-    def _begin(self) -> None:
+    def _start_first(self) -> None:
+        """Starts the first thread, and raises RuntimeError if it has ended before it began.
+
+        The wait is short, because a finalizer in that thread may wait for the caller: then the
+        thread has begun, too.
+        """
+        has_begun, mark = _locked(), _thread.allocate_lock()
+        find_mark = weakref.ref(mark)
+        _thread.start_new_thread(self._begin, (has_begun, mark))
+        del mark  # now only the new thread has it
+        for _ in range(_LOOKS):
+            if has_begun.acquire(timeout=_LOOK_SECONDS):
+                return
+            if find_mark() is None:
+                break
+        else:
+            return
+        if not has_begun.acquire(blocking=False):
+            raise RuntimeError("no memory for its first call")
+
+    def _begin(self, has_begun: _thread.LockType, mark: _thread.LockType) -> None:
+        has_begun.release()
         try:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        except (RuntimeError, MemoryError):  # there is no other thread to be had than this one
-            self._run()
+            _Unawaited(target=self._run, name=self._name, daemon=True).start()
+            if self._begun.acquire(timeout=_BEGIN_SECONDS):
+                return
+        except (RuntimeError, MemoryError):
+            pass
+        self._run()  # there is no other thread to be had than this one
 
     def _run(self) -> None:
         try:
             _BEGINNING.remove(self)
         except KeyError:
             return  # the other thread runs, too: it was only its start that could not be awaited
+        self._begun.release()
         with contextlib.suppress(MemoryError):  # its work can do without
             self._ident = threading.get_ident()
         work = self._work
@@ -82,3 +120,22 @@ class Background:
         if has_ended:
             self._ended.release()
         return has_ended
+
+
+class _Unawaited(threading.Thread):
+    """A thread whose `start` does not wait: it would do so for ever for one that has ended."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._started = _NoWait()  # Python has no public way
+
+
+class _NoWait(threading.Event):
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def _locked() -> _thread.LockType:
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock

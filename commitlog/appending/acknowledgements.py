@@ -264,6 +264,8 @@ class LaneProgress:
         """Has a thread call `tell` once, when `where` has reached the level or after the limit."""
         self.reached(level, where)  # raises where the level does not exist
         self._check_process()
+        if level != "accepted":
+            self.request(where)  # the stages work while a thread starts
         now = self._clock.monotonic_ns()
         with self._lock:
             waiter = self._waiters.add(_WORD_OF[level], where, now, limit, tell, of_faults=of_faults)
@@ -274,8 +276,6 @@ class LaneProgress:
                     self._waiters.withdraw(waiter)  # the caller hears of it
                     raise
                 self._watching = True
-        if level != "accepted":
-            self.request(where)
         return waiter
 
     def _watch(self) -> None:

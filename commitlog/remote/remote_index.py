@@ -177,7 +177,7 @@ class LeasedName:
         while not self._ended.wait(RENEW_SECONDS):
             try:
                 self._renew_lease(now=False)
-            except CommitLogError:
+            except (CommitLogError, MemoryError):
                 self._told = None  # the query tells it again, and hears why that is impossible
 
     def move(self, position: NamedReader) -> None:

@@ -72,12 +72,12 @@ class Sending:
         return stream
 
     def _run(self, first: AppendStream) -> None:
-        self._outbox.own_threads.add(threading.get_ident())
         try:
+            self._outbox.own_threads.add(threading.get_ident())
             self._send_all(first)
         except Exception:  # nobody may wait for a thread that is gone
-            log.exception("%s: the thread that sends has failed", self._address)
             self._outbox.fail(ServerError(f"{self._address}: the thread that sends has failed; the log says how"))
+            log.exception("%s: the thread that sends has failed", self._address)
 
     def _send_all(self, first: AppendStream) -> None:
         stream: AppendStream | None = first
@@ -110,8 +110,8 @@ class Sending:
 
     def _listen(self, stream: AppendStream, base: int, is_broken: threading.Event) -> None:
         outbox = self._outbox
-        outbox.own_threads.add(threading.get_ident())
         try:
+            outbox.own_threads.add(threading.get_ident())
             while stream.read():
                 fault = stream.fault
                 is_over = fault is not None and not _may_heal(fault)
@@ -120,9 +120,12 @@ class Sending:
                     break
         except CommitLogError as error:
             log.warning("%s", error)
-        outbox.own_threads.discard(threading.get_ident())  # another thread may get this number
-        is_broken.set()
-        outbox.wake()
+        except MemoryError:
+            log.warning("%s: no memory for an answer of the server", self._address)
+        finally:  # without its answers a stream is of no use: another one sends again
+            outbox.own_threads.discard(threading.get_ident())  # another thread may get this number
+            is_broken.set()
+            outbox.wake()
 
     def _open_again(self, error: CommitLogError, deadline: int) -> AppendStream | None:
         """A new stream, or None if that is impossible: then the outbox has failed."""
