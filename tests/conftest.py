@@ -177,8 +177,16 @@ def served_base() -> Iterator[str]:
 
 @pytest.fixture(params=["path", "url"])
 def both_ways(request: pytest.FixtureRequest, served_base: str) -> Iterator[None]:
-    """Runs a test twice: `tests.served.place_of` gives a store's path, then its URL."""
-    with served.by_url(served_base if request.param == "url" else None):
+    """Runs a test twice: `tests.served.place_of` gives a store's path, then its URL.
+
+    With "python" it is the path, and Spark's JVM does not read it.
+    """
+    with contextlib.ExitStack() as ways:
+        ways.enter_context(served.by_url(served_base if request.param == "url" else None))
+        if request.param == "python":
+            from tests.spark_session import read_by_python
+
+            ways.enter_context(read_by_python())
         yield
 
 

@@ -21,3 +21,6 @@ def with_nightly(daily: Iterable[Any], nightly: Iterable[Any]) -> list[Any]:
 
 by_url_nightly = pytest.mark.parametrize("both_ways", with_nightly(["path"], ["url"]), indirect=True)
 """For tests that run twice, by path and by URL: the second run is nightly."""
+
+by_all_readers_nightly = pytest.mark.parametrize("both_ways", with_nightly(["path"], ["url", "python"]), indirect=True)
+"""For tests of Spark that also run with a path that Python reads: that run is nightly, too."""

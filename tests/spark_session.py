@@ -65,6 +65,32 @@ def small_session(directory: Path, **config: Any) -> Iterator[SparkSession]:
         _end(session)
 
 
+_reader_options: dict[str, str] = {}
+
+
+def reader_options() -> dict[str, str]:
+    """Options for reads in processes that a test starts: who reads, as the test was told."""
+    return dict(_reader_options)
+
+
+@contextmanager
+def read_by_python() -> Iterator[None]:
+    """Has Python read what Spark's JVM could."""
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    by_python = {"reader": "python"}
+
+    def loading(load: Any) -> Any:
+        return lambda reader, *args, **options: load(reader.options(**by_python), *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (DataFrameReader, DataStreamReader):
+            patch.setattr(kind, "load", loading(kind.load))
+        patch.setitem(globals(), "_reader_options", by_python)
+        yield
+
+
 def jvm_pid(session: SparkSession) -> int:
     gateway: Any = session.sparkContext._gateway
     pid: int = gateway.proc.pid

@@ -8,6 +8,7 @@ ends with its input. All planning is that of the Python source; only the form of
     about "times"    where are they?         → {"store_id": …, "ranges": offsets of each queue}
     about "topics"   which topics are there? → {"topics": their names}
     about "topic"    is this one there?      → what Catalog.java takes; {} if not
+    about "stream"   all questions of a stream: see jvm_stream.py
 
 A question has the options as Spark gives them. One about a reading also has the user's own schema,
 if there is one, and one about a topic its name. An error of the project is {"error": its name,
@@ -24,13 +25,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES
-from commitlog.columns.read_plan import DEFAULTS, ReadOptions, ReadPlan, Slice
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.columns.read_plan import DEFAULTS, ReadOptions
 from commitlog.errors import CommitLogError, DataLoss, JarNotUsable, ReadingWarning
 from commitlog.planning.option_checks import check_batch, check_read
 from commitlog.planning.option_names import (
@@ -47,10 +47,13 @@ from commitlog.planning.store_index import LocalIndex
 from commitlog.planning.topic_columns import shared_schema, typed_columns
 from commitlog.reading.known_topics import known_topics
 from commitlog.reading.view import is_rocketmq_root
-from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.remote.places import Place, newest_schemas, open_index
+from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.launching.java_sources import checksum
-from commitlog.spark.message_layouts import layouts, spark_fields
+from commitlog.spark.message_layouts import spark_fields
+
+if TYPE_CHECKING:
+    from commitlog.spark.jvm_stream import PlannedStream
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
@@ -72,6 +75,8 @@ def main() -> None:
                 answer = {"error": type(error).__name__, "words": str(error)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
+    for planned in _streams:
+        planned.stop()
 
 
 def _check_jar(question: Question, sources: str) -> None:
@@ -171,30 +176,12 @@ def batch(question: Question) -> Answer:
         common = index.plan((), options.read)
     finally:
         index.close()
-    topics = {piece.topic for plan in plans for piece in plan.slices}
-    return {
-        "store_file": str(StoreDirectory(common.path).file),
-        "store_id": common.store_id,
-        "segment_bytes": common.segment_bytes,
-        "reserved_names": sorted(RESERVED_NAMES),
-        "reserved_prefix": RESERVED_PREFIX,
-        "for_python": json.dumps(asdict(common)),
-        "tasks": [[_slice(plan, piece) for piece in plan.slices] for plan in plans],
-        **({"layouts": layouts(common.path, topics)} if options.read.values == "columns" else {}),
-        **({"complete": True} if _is_complete(options.read) else {}),
-    }
+    return tasks_answer(plans, common) | ({"complete": True} if _is_complete(options.read) else {})
 
 
 def _is_complete(options: ReadOptions) -> bool:
     """Whether each planned offset gives one row, or the read ends with an error."""
     return options.values == "bytes" and options.fail_on_data_loss and not options.ignore_corrupt
-
-
-def _slice(plan: ReadPlan, piece: Slice) -> Answer:
-    """A slice with the directories of its bytes."""
-    lane = plan.lane_directory(piece.lane)
-    queue = lane.queue_path(piece.topic)
-    return asdict(piece) | {"log": str(lane.commitlog), "queue": str(queue), "quarantine": str(lane.quarantine)}
 
 
 def times(question: Question) -> Answer:
@@ -250,12 +237,27 @@ def _known_topics(place: Place) -> list[str]:
         return known_topics(index)
 
 
+def stream(question: Question) -> Answer:
+    """Answers a question about the stream that this process plans.
+
+    The first one opens it. Raises what the reader of a stream raises.
+    """
+    from commitlog.spark.jvm_stream import PlannedStream  # costs as much as the rest: a batch needs none of it
+
+    if question["ask"] != "open":
+        return _streams[0].answer(question)
+    _streams.append(PlannedStream(_given(question), question))
+    return {}
+
+
+_streams: list[PlannedStream] = []
 _ABOUT: dict[str, Callable[[Question], Answer]] = {
     "reading": reading,
     "batch": batch,
     "times": times,
     "topics": topics,
     "topic": topic,
+    "stream": stream,
 }
 
 if __name__ == "__main__":

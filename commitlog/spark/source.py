@@ -182,12 +182,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._index: StoreIndex | None = None
         self._held_name: HeldName | None = None
         self._first_queue: QueueKey = ("", -1)
-        self._target: dict[QueueKey, int] | None = None
+        self.target: dict[QueueKey, int] | None = None
+        """With AvailableNow, how far each queue is read."""
         self._last_batch_ns: int | None = None
         self._idle_at: Mapping[str, Any] | None = None
         self._gone: set[QueueKey] = set()
         self._went_back: set[QueueKey] = set()
         self._wait = ServerWait()
+
+    @property
+    def index(self) -> StoreIndex | None:
+        """The index of the store, once it was needed."""
+        return self._index
 
     def _resolver(self, wait_ms: int = 0) -> tuple[Resolver, bool]:
         """Brings the index up to date. Returns a resolver over it, and whether anything has moved.
@@ -236,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _wait_ms(self, start: dict[str, Any]) -> int:
         """How long a server may wait before it says that there is nothing new."""
-        if self._target is not None:
+        if self.target is not None:
             return 0
         wait_ms, left_ms = self._wait.milliseconds(start), self._delay_left_ms()
         return min(wait_ms, left_ms) if left_ms > 0 else wait_ms
@@ -310,7 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A query with AvailableNow is about to end then, and nobody calls its `stop`.
         """
         if self._held_name is not None:
-            self._held_name.write(now=self._target is not None)
+            self._held_name.write(now=self.target is not None)
 
     def _done(self, offset: StreamOffset, key: QueueKey, queue: QueueRange) -> int:
         """Returns how far the query is in a queue.
@@ -340,8 +346,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 live = self._index is not None and self._index.live
                 raise OffsetOutOfRange(beyond_end(*key, known, queue.end, live=live))
             end = queue.end
-            if self._target is not None:
-                end = min(end, self._target.get(key, 0 if known is None else known))
+            if self.target is not None:
+                end = min(end, self.target.get(key, 0 if known is None else known))
             ends[key] = max(end, self._begin(offset, key, queue) if known is not None else queue.first)
         return ends
 
@@ -361,7 +367,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A batch waits for maxTriggerDelay at most. The first batch never waits.
         """
         least = self.options.min_offsets
-        if least is None or rows >= least or self._target is not None:
+        if least is None or rows >= least or self.target is not None:
             return False
         return self._delay_left_ms() > 0
 
@@ -378,7 +384,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         resolver, _ = self._resolver()
-        self._target = {key: queue.end for key, queue in resolver.queues().items()}
+        self.target = {key: queue.end for key, queue in resolver.queues().items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Returns the store's end at the look for the last batch. Spark's progress shows it."""

@@ -20,8 +20,9 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.named_readers import NamedReaders
-from tests.nightly import by_url_nightly
+from tests.nightly import by_all_readers_nightly
 from tests.served import place_of
+from tests.spark_session import reader_options
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def driver(
 
     Then it is killed with everything that it has started.
     """
-    said = json.dumps(options), json.dumps(columns)
+    said = json.dumps(options | reader_options()), json.dumps(columns)
     command = [sys.executable, "-c", DRIVER, place_of(store), str(directory), str(hang_in), *said]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(directory / "local")}
     with (directory / f"log-{hang_in}").open("wb") as log:
@@ -125,7 +126,7 @@ def test_a_batch_comes_again_as_it_was(tmp_path: Path, spark: SparkSession, quic
 
 
 @pytest.mark.nightly
-@by_url_nightly
+@by_all_readers_nightly
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("starting", "kills"), [("last 10", (0,)), ("last 10", (0, 2)), ("latest", (0, 2))])
@@ -183,7 +184,7 @@ def check_each_row_once(
         assert position() == {0: len(sent)}
 
 
-@by_url_nightly
+@by_all_readers_nightly
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.nightly
 @pytest.mark.timeout(900)

@@ -16,7 +16,7 @@ import commitlog
 from commitlog.errors import OptionError
 from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.source import CommitLogDataSource
-from tests.nightly import by_url_nightly, with_nightly
+from tests.nightly import by_all_readers_nightly, by_url_nightly, with_nightly
 from tests.served import is_by_url, place_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_a_batch(spark: SparkSession, store: commitlog.Store, subtests: pytest.S
             assert found(df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")) == expected
 
 
-@by_url_nightly
+@by_all_readers_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """One topic, one with headers, several topics, a pattern.

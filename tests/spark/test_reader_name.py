@@ -22,7 +22,7 @@ from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore
-from tests.nightly import by_url_nightly
+from tests.nightly import by_all_readers_nightly
 from tests.served import place_of
 from tests.waiting import wait_until
 
@@ -285,7 +285,7 @@ def test_a_disk_that_does_not_take_the_position(
     of.stop()
 
 
-@by_url_nightly
+@by_all_readers_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_in_a_session(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
     """The position follows a live query, which holds its name.

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 import commitlog.spark
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
-from tests.nightly import by_url_nightly
+from tests.nightly import by_all_readers_nightly, by_url_nightly
 from tests.served import place_of
 from tests.waiting import wait_until
 
@@ -206,7 +206,7 @@ def test_committed_and_flushed(spark: SparkSession, tmp_path: Path) -> None:
         assert rows(load(spark, store, isolation=isolation)) == store.rows("orders")[:50]
 
 
-@by_url_nightly
+@by_all_readers_nightly
 def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     """Every row once by batch id, over new messages, a new lane and a replayed batch."""
     store, sink, checkpoint = small_store(tmp_path / "store"), Sink(), tmp_path / "checkpoint"
@@ -231,7 +231,7 @@ def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp
     assert sink.rows == store.rows("orders")
 
 
-@by_url_nightly
+@by_all_readers_nightly
 def test_a_live_query_follows_and_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     """Messages that came while a batch was read are its lag, and so is all of a new topic.
 
@@ -264,7 +264,7 @@ def _idle_lags(query: Any) -> list[dict[int, int]]:
     return [commitlog.spark.lag(progress).get("orders", {}) for progress in query.recentProgress]
 
 
-@by_url_nightly
+@by_all_readers_nightly
 def test_a_store_made_again_under_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     store, sink, checkpoint = small_store(tmp_path / "store"), Sink(), tmp_path / "checkpoint"
     stream(spark, store, checkpoint, sink).trigger(availableNow=True).start().awaitTermination()

@@ -16,7 +16,7 @@ import commitlog
 import commitlog.spark
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
-from tests.nightly import by_url_nightly, with_nightly
+from tests.nightly import by_all_readers_nightly, with_nightly
 from tests.served import place_of
 from tests.spark.jvm_frames import load_columns
 from tests.waiting import wait_until
@@ -122,7 +122,7 @@ def test_wrong_uses(spark: SparkSession, typed: HandMadeStore, options: dict[str
         load_columns(spark, typed, **options).collect()
 
 
-@by_url_nightly
+@by_all_readers_nightly
 def test_a_stream_takes_few_rows_at_a_time(spark: SparkSession, typed: HandMadeStore, tmp_path: Path) -> None:
     """`maxRowsPerTrigger` counts rows, not messages; a message is never cut."""
     sink = Batches()
@@ -143,7 +143,7 @@ def test_a_stream_takes_few_rows_at_a_time(spark: SparkSession, typed: HandMadeS
     assert [len(ids) for _, ids in sorted(small.ids.items())] == [10] * 3
 
 
-@by_url_nightly
+@by_all_readers_nightly
 def test_a_stream_goes_on_when_the_schema_grows(
     spark: SparkSession, typed: HandMadeStore, tmp_path: Path, look_each_time: None
 ) -> None:
@@ -177,7 +177,7 @@ with commitlog.Producer(sys.argv[1]) as producer:
 """
 
 
-@by_url_nightly
+@by_all_readers_nightly
 @pytest.mark.parametrize("kills", with_nightly([1], [3]))
 def test_producers_killed_in_mid_batch(spark: SparkSession, tmp_path: Path, kills: int) -> None:
     """kill -9 while rows are sent: each accepted row once, none of a half message, types whole."""

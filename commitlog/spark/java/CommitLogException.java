@@ -6,6 +6,7 @@ import java.util.Map;
 import org.apache.spark.QueryContext;
 import org.apache.spark.api.python.PythonException;
 import org.apache.spark.sql.errors.QueryCompilationErrors;
+import org.apache.spark.sql.errors.QueryExecutionErrors;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -39,6 +40,11 @@ final class CommitLogException extends IOException {
     /** The error of a plan. */
     Throwable ofPlan() {
         return QueryCompilationErrors.pythonDataSourceError("generate", "read partitions", this.getMessage() + "\n");
+    }
+
+    /** The error of a stream, in what Spark asked it to do. */
+    Throwable ofStream(String act) {
+        return QueryExecutionErrors.pythonStreamingDataSourceRuntimeError(act, this.getMessage() + "\n");
     }
 
     /** The error of a frame that is made. */

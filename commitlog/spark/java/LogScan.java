@@ -8,7 +8,6 @@ import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
@@ -21,17 +20,14 @@ final class LogScan implements Scan, Batch {
     private final Predicate[] pushed;
     private final TimeFilter times;
     private final int limit;
-    private final ScanBuilder python;
-    private boolean isStream;
 
     /** A limit of NO_LIMIT is none. */
-    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, TimeFilter times, int limit, ScanBuilder python) {
+    LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, TimeFilter times, int limit) {
         this.planned = planned;
         this.wanted = wanted;
         this.pushed = pushed;
         this.times = times;
         this.limit = limit;
-        this.python = python;
     }
 
     public StructType readSchema() {
@@ -44,9 +40,9 @@ final class LogScan implements Scan, Batch {
             + (this.limit == NO_LIMIT ? "" : " Limit: " + this.limit);
     }
 
-    /** A batch is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
+    /** It is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
     public Scan.ColumnarSupportMode columnarSupportMode() {
-        return this.isStream ? Scan.ColumnarSupportMode.PARTITION_DEFINED : Scan.ColumnarSupportMode.SUPPORTED;
+        return Scan.ColumnarSupportMode.SUPPORTED;
     }
 
     /** Equal scans of one frame have the same rows, so that Spark reads them once. */
@@ -66,8 +62,7 @@ final class LogScan implements Scan, Batch {
 
     /** A stream is of all columns: Spark prunes none of it. */
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        this.isStream = true;
-        return this.python.build().toMicroBatchStream(checkpoint);
+        return new LogStream(this.planned.options, this.wanted);
     }
 
     public InputPartition[] planInputPartitions() {

@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
@@ -15,17 +14,15 @@ import org.apache.spark.sql.types.StructType;
 final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters, SupportsPushDownLimit {
     private final PlannedBatch planned;
     private final StructType schema;
-    private final ScanBuilder python;
     private StructType wanted;
     private Predicate[] pushed = new Predicate[0];
     private TimeFilter times = new TimeFilter();
     private int limit = LogScan.NO_LIMIT;
 
-    LogScanBuilder(PlannedBatch planned, StructType schema, ScanBuilder python) {
+    LogScanBuilder(PlannedBatch planned, StructType schema) {
         this.planned = planned;
         this.schema = schema;
         this.wanted = schema;
-        this.python = python;
     }
 
     /** Takes which columns are read. Each is read whole, also where Spark wants one field of it only. */
@@ -67,6 +64,6 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
     }
 
     public Scan build() {
-        return new LogScan(this.planned, this.wanted, this.pushed, this.times, this.limit, this.python);
+        return new LogScan(this.planned, this.wanted, this.pushed, this.times, this.limit);
     }
 }

@@ -12,21 +12,19 @@ import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A loaded frame, or a table of a catalog. As a batch the JVM reads it, as a stream Python does. */
+/** A loaded frame, or a table of a catalog. The JVM reads it. */
 final class LogTable implements Table, SupportsRead {
     private final StructType schema;
     private final TableOptions options;
     private final PlannedBatch planned;
-    private final SupportsRead python;
     /** All options of a query that has some of its own → the table that it reads. */
     private final Map<CaseInsensitiveStringMap, SupportsRead> ofQueries =
         new HashMap<CaseInsensitiveStringMap, SupportsRead>();
 
-    LogTable(StructType schema, TableOptions options, boolean isTyped, boolean isWhole, SupportsRead python) {
+    LogTable(StructType schema, TableOptions options, boolean isTyped, boolean isWhole) {
         this.schema = schema;
         this.options = options;
         this.planned = new PlannedBatch(options.values, isTyped, isWhole);
-        this.python = python;
     }
 
     public String name() {
@@ -49,7 +47,7 @@ final class LogTable implements Table, SupportsRead {
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap query) {
         CaseInsensitiveStringMap all = this.options.with(query);
         if (all.equals(new CaseInsensitiveStringMap(this.options.values))) {
-            return new LogScanBuilder(this.planned, this.schema, this.python.newScanBuilder(query));
+            return new LogScanBuilder(this.planned, this.schema);
         }
         return this.ofQuery(all).newScanBuilder(all);
     }

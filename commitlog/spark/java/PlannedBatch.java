@@ -40,12 +40,7 @@ final class PlannedBatch {
         }
         try {
             JsonNode answer = Planner.ask(Planner.question("batch", this.options));
-            JsonNode found = Json.at(answer, "tasks");
-            TaskSlices[] made = new TaskSlices[found.size()];
-            for (int i = 0; i < made.length; i++) {
-                made[i] = TaskSlices.of(Json.at(found, i));
-            }
-            this.tasks = made;
+            this.tasks = TaskSlices.all(Json.at(answer, "tasks"));
             this.plan = new ReadPlan(answer);
         } catch (CommitLogException error) {
             Platform.throwException(error.ofPlan());

@@ -16,10 +16,11 @@ import org.apache.spark.SparkEnv;
 import org.apache.spark.unsafe.Platform;
 
 /**
- * A Python process that plans (commitlog/spark/jvm_planner.py). One is enough for a driver.
+ * A Python process that plans (commitlog/spark/jvm_planner.py). One is enough for the batches of a driver.
  *
  * It is started at the first question, and again when it has died. It ends with the JVM. Where it
  * does not come back in a second, another one is started, so that a slow plan does not hold up others.
+ * A stream has a planner of its own, which keeps the stream's state.
  */
 final class Planner {
     /** How long one question may take. A file system that hangs, or a stopped process, has no other end. */
@@ -32,24 +33,38 @@ final class Planner {
     private static long lastMove;
 
     static {
-        IDLE.add(new Planner());
+        IDLE.add(new Planner(null));
     }
 
+    /** What each process is asked first; null if nothing is. */
+    private final ObjectNode opening;
     private Process process;
+    private boolean isOpen;
+    /** Whether an answer may still come that nobody waits for any more. */
+    private boolean isBehind;
     private PythonAnswers answers;
     private BufferedReader lines;
 
+    Planner(ObjectNode opening) {
+        this.opening = opening;
+    }
+
     /** A question about a read with these options, which Spark may give in any order. */
     static ObjectNode question(String about, Map<String, String> options) {
-        ObjectNode made = Json.MAPPER.createObjectNode();
-        made.put("about", about);
-        made.put("sources", SOURCES);
+        ObjectNode made = question(about);
         ObjectNode given = made.putObject("options");
         Iterator<String> names = new TreeMap<String, String>(options).keySet().iterator();
         while (names.hasNext()) {
             String name = (String) names.next();
             given.put(name, (String) options.get(name));
         }
+        return made;
+    }
+
+    static ObjectNode question(String about) {
+        ObjectNode made = Json.MAPPER.createObjectNode();
+        made.put("about", about);
+        made.put("sources", SOURCES);
         return made;
     }
 
@@ -64,7 +79,7 @@ final class Planner {
             return null;
         }
         try {
-            return planner.answerTo(question.toString());
+            return planner.answerTo(question);
         } finally {
             planner.giveBack();
         }
@@ -80,7 +95,7 @@ final class Planner {
             synchronized (IDLE) {
                 if (System.nanoTime() - lastMove >= PATIENCE_NS) {
                     lastMove = System.nanoTime();
-                    return new Planner();
+                    return new Planner(null);
                 }
             }
         }
@@ -95,17 +110,21 @@ final class Planner {
         }
     }
 
-    private JsonNode answerTo(String line) throws CommitLogException {
+    /** The answer of this planner. Only one thread at a time may ask. */
+    JsonNode answerTo(ObjectNode question) throws CommitLogException {
         SparkEnv environment = SparkEnv.get();
         long seconds = environment == null ? 120 : environment.conf().getTimeAsSeconds(LIMIT, "120s");
         String answer = null;
+        if (this.isBehind) {
+            this.end();
+        }
         try {
             for (int attempt = 0; attempt < 2 && answer == null; attempt++) {
                 if (this.process == null) {
                     this.start();
                 }
                 this.answers.waitAtMost(TimeUnit.SECONDS.toNanos(seconds));
-                answer = this.answer(line);
+                answer = this.isOpen() ? this.answer(question) : null;
                 if (answer == null && this.answers.isLate()) {
                     throw failed("gave no answer in " + seconds + " s, for example because a file system hangs; "
                         + LIMIT + "=1h in Spark's settings waits longer");
@@ -116,7 +135,7 @@ final class Planner {
             }
             return read(answer);
         } finally {
-            if (answer == null) { // what it may still say would be taken for the answer to the next question
+            if (answer == null && !this.isBehind) { // what it may still say would be taken for the answer to the next question
                 this.end();
             }
         }
@@ -128,19 +147,56 @@ final class Planner {
         this.lines = new BufferedReader(new InputStreamReader(this.answers, StandardCharsets.UTF_8));
     }
 
-    private void end() {
-        if (this.process != null) {
-            this.process.destroyForcibly(); // also if it is stopped
-            this.process = null;
+    /** Opens a new process. False if it has ended, or is late. */
+    private boolean isOpen() throws CommitLogException {
+        if (!this.isOpen && this.opening != null) {
+            String answer = this.answer(this.opening);
+            if (answer == null) {
+                return false;
+            }
+            read(answer);
+        }
+        this.isOpen = true;
+        return true;
+    }
+
+    /** Ends the process. First it has a moment to put away what it keeps, such as a reader's name. */
+    void end() {
+        if (this.process == null) {
+            return;
+        }
+        Process ending = this.process;
+        this.process = null;
+        this.isOpen = false;
+        this.isBehind = false;
+        if (this.opening != null) {
+            QuestionWriter.end(ending);
+            if (hasEnded(ending)) {
+                return;
+            }
+        }
+        ending.destroyForcibly(); // also if it is stopped
+        if (this.opening != null) {
+            hasEnded(ending); // the kernel frees the name then
+        }
+    }
+
+    private static boolean hasEnded(Process process) {
+        try {
+            return process.waitFor(PATIENCE_NS, TimeUnit.NANOSECONDS);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+            return false;
         }
     }
 
     /** The answer to a line; null if the process has ended, or is late. */
-    private String answer(String line) {
+    private String answer(ObjectNode question) {
         try {
-            QuestionWriter.write(this.process, line);
+            QuestionWriter.write(this.process, question.toString());
             return this.lines.readLine();
         } catch (ClosedByInterruptException ended) {
+            this.isBehind = true;
             Platform.throwException(ended);
             return null;
         } catch (IOException ended) {

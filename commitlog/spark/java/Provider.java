@@ -68,8 +68,8 @@ public final class Provider implements TableProvider, DataSourceRegister {
         if (!schema.equals(this.inferred)) {
             this.take(reading(options.values, schema));
         }
-        TableByPython byPython = new TableByPython(this.python, schema, options, this.reason);
-        return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, this.isWhole, byPython) : byPython;
+        return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, this.isWhole)
+            : new TableByPython(this.python, schema, options, this.reason);
     }
 
     private void take(JsonNode answer) {

@@ -16,22 +16,27 @@ final class QuestionWriter extends Thread {
     private final byte[] question;
     private final boolean isLast;
 
-    private QuestionWriter(Process process, String question, boolean isLast) {
+    private QuestionWriter(Process process, String lines, boolean isLast) {
         super("commitlog-question");
         this.setDaemon(true);
         this.pipe = process.getOutputStream();
-        this.question = (question + "\n").getBytes(StandardCharsets.UTF_8);
+        this.question = lines.getBytes(StandardCharsets.UTF_8);
         this.isLast = isLast;
     }
 
     /** Writes a line, and more lines may follow. */
     static void write(Process process, String question) {
-        new QuestionWriter(process, question, false).start();
+        new QuestionWriter(process, question + "\n", false).start();
     }
 
     /** Writes the only line. */
     static void writeLast(Process process, String question) {
-        new QuestionWriter(process, question, true).start();
+        new QuestionWriter(process, question + "\n", true).start();
+    }
+
+    /** Says that no line follows. */
+    static void end(Process process) {
+        new QuestionWriter(process, "", true).start();
     }
 
     public void run() {

@@ -1,10 +1,12 @@
 package commitlog.spark;
 
 import java.util.Map;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -15,12 +17,16 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Spark gives a source in Python the options of a query only. So those of the table are added here.
  */
 final class TableByPython extends PythonTable {
+    private final PythonDataSourceV2 source;
+    private final StructType schema;
     private final TableOptions options;
     private final String reason;
 
     /** `reason` is empty if the JVM reads the table, or if it is written. */
     TableByPython(PythonDataSourceV2 source, StructType schema, TableOptions options, String reason) {
         super(source, Provider.NAME, schema);
+        this.source = source;
+        this.schema = schema;
         this.options = options;
         this.reason = reason;
     }
@@ -34,7 +40,12 @@ final class TableByPython extends PythonTable {
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap query) {
-        return super.newScanBuilder(this.options.with(query));
+        final String description = this.name();
+        return new PythonScanBuilder(this.source, Provider.NAME, this.schema, this.options.with(query)) {
+            public Scan build() {
+                return new ScanByPython(super.build(), description);
+            }
+        };
     }
 
     public WriteBuilder newWriteBuilder(final LogicalWriteInfo write) {

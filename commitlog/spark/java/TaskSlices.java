@@ -23,6 +23,15 @@ final class TaskSlices implements InputPartition {
         return new TaskSlices(made);
     }
 
+    /** The tasks of a plan. */
+    static TaskSlices[] all(JsonNode tasks) {
+        TaskSlices[] made = new TaskSlices[tasks.size()];
+        for (int i = 0; i < made.length; i++) {
+            made[i] = of(Json.at(tasks, i));
+        }
+        return made;
+    }
+
     static TaskSlices of(List<Slice> slices) {
         return new TaskSlices((Slice[]) slices.toArray(new Slice[0]));
     }

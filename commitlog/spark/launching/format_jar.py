@@ -27,6 +27,8 @@ PROVIDER = "commitlog.spark.Provider"
 """The class that Spark finds by the name of the format."""
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"  # Janino's command line
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a short life: half of the CPU
+_TARGET = "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8"
+"""Classes of Java 8 can call static methods of interfaces. Janino has no other option for it."""
 _OPTIONS_OF_USERS = {"JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"}  # they may name another collector
 _PATIENCE_SECONDS = 300
 _LARGEST_BYTES = 1 << 26
@@ -74,7 +76,7 @@ def _compile(runtime: Path, jars: Path, target: Path) -> None:
     names = sorted(jar.name for jar in jars.glob("*.jar"))
     janino = [name for name in names if name.startswith(("janino-", "commons-compiler-"))]
     where = ["-encoding", "UTF-8", "-classpath", os.pathsep.join(names), "-d", str(target)]
-    command = [str(runtime / "bin" / "java"), *_QUICK, "-cp", os.pathsep.join(janino), _COMPILER, "-g", *where]
+    command = [str(runtime / "bin" / "java"), *_QUICK, _TARGET, "-cp", os.pathsep.join(janino), _COMPILER, "-g", *where]
     try:
         done = subprocess.run(
             [*command, *map(str, sorted(SOURCES.glob("*.java")))],
