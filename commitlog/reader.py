@@ -39,11 +39,11 @@ from commitlog.errors import (
 )
 from commitlog.message import Message
 from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
+from commitlog.reading.earlier_epochs import check_read
 from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.merged_values import merged_values
-from commitlog.reading.promotions import check_read
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts

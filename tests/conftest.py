@@ -241,7 +241,7 @@ def store(tmp_path: Path) -> HandMadeStore:
 @pytest.fixture
 def no_segments_mapped(shm_root: Path) -> Iterator[None]:
     """Unmaps the segments that a test has read as columns, before leaks are looked for."""
-    from commitlog.columns.segments import SEGMENTS
+    from commitlog.columns.mapped_segments import SEGMENTS
 
     yield
     SEGMENTS.clear()

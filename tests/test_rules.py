@@ -24,7 +24,7 @@ TOO_LONG = {
     "tests/appending/test_producer.py": 622,
     "tests/appending/test_row_writer.py": 530,
     "tests/backups/test_backup.py": 507,
-    "tests/reading/test_trimming.py": 521,
+    "tests/reading/test_topic_trim.py": 521,
     "tests/serving/appending/test_remote_producer.py": 547,
 }
 

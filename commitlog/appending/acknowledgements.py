@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
+from commitlog.appending.callbacks import Outcome, Tell, Waiter, Waiters, check_callback, told
 from commitlog.appending.lease import FAULT_PATIENCE_NS
-from commitlog.appending.waiters import Outcome, Tell, Waiter, Waiters, check_callback, told
 from commitlog.clock import Clock, limit_ns
 from commitlog.errors import (
     CommitLogError,

@@ -73,7 +73,7 @@ def past_time(given: str) -> int:
     """
     from commitlog.errors import BadStart
     from commitlog.reading.starting_point import Start, parse_start
-    from commitlog.reading.trimming import in_the_past
+    from commitlog.reading.topic_trim import in_the_past
 
     refused = BadStart(f"{given!r} is not a time; give '3 days ago', 3d, or an ISO time such as 2026-03-01T12:00:00")
     try:

@@ -23,7 +23,7 @@ from commitlog.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
-    from commitlog.reading.trimming import Trim
+    from commitlog.reading.topic_trim import Trim
     from commitlog.reading.view import StoreView
 
 _LATE_MS = 2_000
@@ -200,7 +200,7 @@ def _create(store: Path, topic: str, columns: str) -> None:
 def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> None:
     from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
-    from commitlog.reading.trimming import carry_out, check_readers, parse_before, plan_trim
+    from commitlog.reading.topic_trim import carry_out, check_readers, parse_before, plan_trim
     from commitlog.reading.view import StoreView
 
     starts = parse_before(topic, before)
@@ -231,7 +231,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.inspecting.topic_list import newest_schemas
     from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import TopicIndex
-    from commitlog.reading.trimming import carry_out
+    from commitlog.reading.topic_trim import carry_out
     from commitlog.reading.view import StoreView
 
     view = StoreView(store)
@@ -259,7 +259,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
     """What the deletion takes. Raises IllegalTopic, UnknownTopic, TopicInUse."""
     from commitlog.reading.known_topics import check_known
-    from commitlog.reading.trimming import check_producers, check_readers, plan_deletion
+    from commitlog.reading.topic_trim import check_producers, check_readers, plan_deletion
 
     check_known(view.path, index, [topic])
     if typed:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from commitlog.columns.segments import Segment
+from commitlog.columns.mapped_segments import Segment
 from commitlog.native import core
 from commitlog.record.byte_ranges import Ints, stride_of
 

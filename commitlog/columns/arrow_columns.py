@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from commitlog.columns import arrays
 from commitlog.columns.arrays import Spans
+from commitlog.columns.mapped_segments import Segment
 from commitlog.columns.property_pairs import CRC_WORD, Pairs, parse_pairs
-from commitlog.columns.segments import Segment
 from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked
 from commitlog.errors import CorruptRecord
 from commitlog.native import core

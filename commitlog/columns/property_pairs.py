@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.columns.arrays import Spans, gather_bytes
-from commitlog.columns.segments import Segment
+from commitlog.columns.mapped_segments import Segment
 from commitlog.record.byte_ranges import Ints, Mask
 from commitlog.record.properties import NAME_VALUE_SEPARATOR, RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.record.record_layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, I64

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from commitlog.columns import arrow_columns
 from commitlog.columns.arrow_columns import Decoder, Places, cut
-from commitlog.columns.damage import Damage, check_rows
+from commitlog.columns.damaged_rows import Damage, check_rows
+from commitlog.columns.mapped_segments import Segment, SegmentCache
 from commitlog.columns.read_plan import ReadPlan, Slice
-from commitlog.columns.segments import Segment, SegmentCache
 from commitlog.columns.typed_rows import MESSAGES_BYTES_MAX, TypedRows, WrongRows
 from commitlog.columns.unpacked_size import TooMuchUnpacked
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light

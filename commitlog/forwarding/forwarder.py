@@ -1,9 +1,9 @@
 """Feeds a Kafka cluster from a store: every flushed message once, in its lane's order.
 
 **Exactly once.** Messages and the positions behind them are in one transaction. After any error
-that may pass, the forwarder drops its producer and begins a new session (session.py): that one
-fences what was there before, and asks Kafka how far it is. So an error, a kill and a restart are
-one case.
+that may pass, the forwarder drops its producer and begins a new session (kafka_transactions.py).
+The new session fences what was there before, and asks Kafka how far it is. So an error, a kill and
+a restart are one case.
 
 **One forwarder a name.** In one store the reader's lock holds a second one off. Of a copy of the
 store, with the same id, Kafka fences the older one. A producer is fenced too when its transaction
@@ -43,9 +43,7 @@ from commitlog.forwarding.kafka_positions import (
     positions_topic,
     read_positions,
 )
-from commitlog.forwarding.progress import Progress, Sent
-from commitlog.forwarding.refusals import TOO_LARGE, Refusals, refused_by_kafka, way_out_of
-from commitlog.forwarding.session import (
+from commitlog.forwarding.kafka_transactions import (
     ANY_PARTITION,
     NewSession,
     RefusedByKafka,
@@ -53,6 +51,8 @@ from commitlog.forwarding.session import (
     Stopped,
     TopicRefusedByKafka,
 )
+from commitlog.forwarding.progress import Progress, Sent
+from commitlog.forwarding.refusals import TOO_LARGE, Refusals, refused_by_kafka, way_out_of
 from commitlog.forwarding.store_source import Source
 from commitlog.forwarding.targets import Targets
 from commitlog.planning.row_limit import QueueKey

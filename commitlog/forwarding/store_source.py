@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.columns.arrow_columns import TIMESTAMP
+from commitlog.columns.mapped_segments import SegmentCache
 from commitlog.columns.read_plan import ReadOptions
-from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, OffsetOutOfRange

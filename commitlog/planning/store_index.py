@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from commitlog.columns import arrays
 from commitlog.columns.arrow_columns import Decoder
+from commitlog.columns.mapped_segments import SegmentCache
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice, slices_of
-from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
 from commitlog.errors import ReadingWarning, named_while_reading
@@ -23,9 +23,9 @@ from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
 from commitlog.planning.topic_queues import TopicQueues
+from commitlog.reading.earlier_epochs import shared_ends
 from commitlog.reading.lane_choice import NO_LANES
 from commitlog.reading.named_readers import NamedReader
-from commitlog.reading.promotions import shared_ends
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.time_search import find_by_time, older_than
 from commitlog.reading.topic_index import TopicIndex

@@ -35,11 +35,11 @@ import numpy as np
 
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import DamagedFile, ReadingWarning
-from commitlog.reading.lane_log import LaneLog, RetentionWasQuicker
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.log_walk import Step
 from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.readable_log import ReadableLog, RetentionWasQuicker
 from commitlog.reading.view import LaneLimits, LogView
 from commitlog.shm.layout import segment_start
 
@@ -65,7 +65,7 @@ class LaneIndex:
 
     def __init__(self, view: LogView, lane: int, isolation: str) -> None:
         self.view, self.lane = view, lane
-        self.log = LaneLog(view, lane, isolation)
+        self.log = ReadableLog(view, lane, isolation)
         self.consume_queues = ProvenQueues(self.log)
         self.queues: dict[str, QueueRange] = {}
         self.limit = 0

@@ -14,11 +14,11 @@ from functools import partial
 from commitlog.disk.consume_queue import ConsumeQueue, is_light
 from commitlog.disk.quarantine import is_noted
 from commitlog.errors import CorruptRecord, DamagedFile
-from commitlog.reading.lane_log import LaneLog
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.nameless_damage import nameless_damage
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_entry
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.readable_log import ReadableLog
 from commitlog.reading.rocketmq_bounds import rocketmq_bounds
 from commitlog.reading.view import LaneLimits
 from commitlog.record.record import Record
@@ -32,7 +32,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 class ProvenQueues:
     """The consume queues of one lane, and the records that their entries name."""
 
-    def __init__(self, log: LaneLog) -> None:
+    def __init__(self, log: ReadableLog) -> None:
         self._log, self._view, self._directory = log, log.view, log.lane_directory
 
     def topics(self) -> list[str]:

@@ -13,9 +13,9 @@ import numpy as np
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.lane_index import LaneIndex
-from commitlog.reading.lane_log import RetentionWasQuicker
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.readable_log import RetentionWasQuicker
 
 
 def find_by_time(index: LaneIndex, topic: str, timestamp_ms: int) -> int | None:

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
+from commitlog.appending.callbacks import Tell, Waiter, Waiters, check_callback, told
 from commitlog.appending.thread_turns import INSIDE
-from commitlog.appending.waiters import Tell, Waiter, Waiters, check_callback, told
 from commitlog.clock import SYSTEM_CLOCK, limit_ns
 from commitlog.errors import (
     CommitLogError,

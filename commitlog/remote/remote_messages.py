@@ -25,8 +25,8 @@ from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import BytesKey, own_properties
-from commitlog.remote.reading import read_remote
 from commitlog.remote.remote_index import RemoteIndex
+from commitlog.remote.remote_rows import read_remote
 
 WAIT_MS = 500
 """How long the server may wait for more, each time. Ctrl-C has to wait for its answer."""

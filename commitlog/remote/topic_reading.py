@@ -16,7 +16,7 @@ from commitlog.planning.topic_ranges import ranges_between
 from commitlog.reading.known_topics import check_known
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.topic_names import check_topic
-from commitlog.remote.places import Place, newest_schemas, open_index, read_batches
+from commitlog.remote.path_or_url import Place, newest_schemas, open_index, read_batches
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 
 

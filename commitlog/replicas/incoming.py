@@ -13,9 +13,9 @@ from commitlog.disk.quarantine import unnamed_note
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicationRefused
-from commitlog.replicas.chain import own_notes
 from commitlog.replicas.copy_place import faults_of_copy
 from commitlog.replicas.lane_copy import Joiner, LaneCopy
+from commitlog.replicas.lost_segments import own_notes
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,
     IS_COMPLETE,

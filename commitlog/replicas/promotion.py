@@ -24,8 +24,8 @@ from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.parallel_recovery import recover_lanes
 from commitlog.opening.recovery import LaneEnd
-from commitlog.replicas.chain import look_at_lanes
 from commitlog.replicas.copy_place import take_lock
+from commitlog.replicas.lost_segments import look_at_lanes
 from commitlog.replicas.witnessing import hear_at_promotion
 
 

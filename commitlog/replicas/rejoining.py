@@ -29,8 +29,8 @@ from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_repair import cut_queues
 from commitlog.reading.log_scan import Gap, LogScan
-from commitlog.replicas.asking import ask_epoch
 from commitlog.replicas.copy_place import take_lock
+from commitlog.replicas.greeting import ask_epoch
 from commitlog.replicas.promotion import recover_all
 from commitlog.replicas.tls import Credentials
 from commitlog.replicas.wire import Welcome

@@ -4,8 +4,8 @@ One thread takes in: it writes what comes, syncs it, and only then acknowledges 
 nothing more is there. Where more is there, a second thread syncs each 16 MiB meanwhile. A third one
 indexes and records positions. So an index that is behind never delays an acknowledgement.
 
-A copy that has lost a segment gets it back first (`chain.py`). While nothing comes, it reads its
-whole segments again, and those that have changed are lost, too.
+A copy that has lost a segment gets it back first (`lost_segments.py`). While nothing comes, it
+reads its whole segments again, and those that have changed are lost, too.
 
 A connection that is lost is made again, with growing pauses. While the disk is full, there is no
 connection, and it waits for room. The store may refuse the copy by name; then this ends, or begins
@@ -39,11 +39,11 @@ from commitlog.errors import (
     StoreSuperseded,
     refusal,
 )
-from commitlog.replicas.asking import exchange
-from commitlog.replicas.chain import LaneChain, Mending, look_at_lanes, shorten
 from commitlog.replicas.copy_place import faults_of_copy, refuse_other_things, set_aside, take_lock
+from commitlog.replicas.greeting import exchange
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
+from commitlog.replicas.lost_segments import LaneChain, Mending, look_at_lanes, shorten
 from commitlog.replicas.tls import Credentials, connect
 from commitlog.replicas.wire import (
     ACKNOWLEDGEMENT,

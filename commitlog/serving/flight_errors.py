@@ -25,8 +25,8 @@ from commitlog.errors import (
     refusal,
 )
 from commitlog.remote.server_errors import to_bytes
+from commitlog.serving.abandoned_calls import ClientGone
 from commitlog.serving.access import EVERYTHING, Access
-from commitlog.serving.calls import ClientGone
 from commitlog.serving.served_store import ServedStore
 from commitlog.shm.region import base_directory
 

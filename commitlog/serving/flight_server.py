@@ -19,16 +19,16 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
+from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.columns.read_plan import ReadPlan
-from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import read_slices
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
 from commitlog.schemas.types import stored_type
 from commitlog.serving import answers, append_streams, flights
+from commitlog.serving.abandoned_calls import call_of
 from commitlog.serving.access import EVERYTHING, Access, Tokens
-from commitlog.serving.calls import call_of
 from commitlog.serving.connections import peer_of, peers
 from commitlog.serving.flight_errors import Refused, told_to_client, without_paths
 from commitlog.serving.limits import Limits, check_columns, check_named, reading

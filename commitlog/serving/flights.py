@@ -26,7 +26,7 @@ from commitlog.planning.option_names import SPELLING, check_names, spelled
 from commitlog.planning.options import SourceOptions, options_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.topic_columns import check_json_columns, columns_of, shared_schema, typed_columns
-from commitlog.remote.reading import ticket_of
+from commitlog.remote.remote_rows import ticket_of
 from commitlog.schemas.ddl import parse_ddl
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.serving.access import Access

@@ -1,4 +1,4 @@
-"""One process of a server: `python -m commitlog.serving.process`, started by server.py.
+"""One process of a server: `python -m commitlog.serving.process`, started by server_processes.py.
 
 It reads lines of JSON from its parent, and writes such lines:
 

@@ -27,8 +27,8 @@ from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.named_readers import Client, NamedReader, NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.remote_index import RENEW_SECONDS
+from commitlog.serving.abandoned_calls import ClientGone, check_client
 from commitlog.serving.access import EVERYTHING, Access
-from commitlog.serving.calls import ClientGone, check_client
 from commitlog.serving.flush_notices import FlushNotices
 
 _ISOLATIONS = get_args(Isolation)

@@ -47,7 +47,7 @@ from commitlog.planning.store_index import LocalIndex
 from commitlog.planning.topic_columns import shared_schema, typed_columns
 from commitlog.reading.known_topics import known_topics
 from commitlog.reading.view import is_rocketmq_root
-from commitlog.remote.places import Place, newest_schemas, open_index
+from commitlog.remote.path_or_url import Place, newest_schemas, open_index
 from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.launching.java_sources import checksum
 from commitlog.spark.message_layouts import spark_fields

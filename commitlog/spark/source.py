@@ -46,7 +46,7 @@ from commitlog.planning.task_sizes import share_out
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import LATEST, Offsets
 from commitlog.reading.view import is_rocketmq_root
-from commitlog.remote.places import open_index
+from commitlog.remote.path_or_url import open_index
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.spark.checkpoint_offsets import StreamOffset
 from commitlog.spark.columns import check_given, check_schema, schema_of

@@ -15,15 +15,15 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
 
+from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.columns.process_memory import keep_memory
 from commitlog.columns.read_plan import ReadPlan
-from commitlog.columns.segments import SEGMENTS
 from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, StoreNotFound
 from commitlog.planning.address import Address
 from commitlog.reading.view import is_rocketmq_root
-from commitlog.remote.reading import read_remote
+from commitlog.remote.remote_rows import read_remote
 
 
 class Task(InputPartition):

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from commitlog.errors import OptionError, SchemaError
 from commitlog.planning.options import SourceOptions
 from commitlog.planning.topic_columns import shared_schema, typed_column, typed_columns
-from commitlog.remote.places import newest_schemas
+from commitlog.remote.path_or_url import newest_schemas
 from commitlog.schemas.evolution import is_wider
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.schemas.types import METADATA_COLUMNS, stored_type

@@ -35,10 +35,9 @@ from commitlog.reading.segment_ages import SegmentAges
 from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
+from commitlog.stages.allocating.clock_jumps import TOLERANCE_MS, ClockJumps
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
-
-_CLOCK_TOLERANCE_MS = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -113,25 +112,9 @@ class Retention:
         self._request: TrimRequest | None = None
         self._request_is_done = False
         self._complaint = ""  # what was said of a request that can't be read or removed
-        self._note_clocks()
+        self._clock_jumps = ClockJumps(control, clock)
 
-    def _note_clocks(self) -> None:
-        """Notes both clocks when the first allocator of this start runs.
-
-        Later allocators of this start use its note.
-        """
-        words = self._words
-        if words[Header.CLOCK_GENERATION] != self.control.generation:
-            words[Header.CLOCK_WALL_MS] = self.clock.wall_ms()
-            words[Header.CLOCK_BOOT_MS] = self.clock.boot_ns() // 1_000_000
-            words[Header.CLOCK_GENERATION] = self.control.generation
-
-    # ---- clock and disk -------------------------------------------------------------------------
-
-    def clock_drift_ms(self) -> int:
-        """How far wall time has jumped since the store's start; positive: forwards."""
-        wall = self.clock.wall_ms() - self._words[Header.CLOCK_WALL_MS]
-        return wall - (self.clock.boot_ns() // 1_000_000 - self._words[Header.CLOCK_BOOT_MS])
+    # ---- the disk -------------------------------------------------------------------------------
 
     def _disk(self) -> Disk:
         used, available = self.channel.space(self.directory.lanes_directory)
@@ -207,8 +190,8 @@ class Retention:
 
     def _goes_by_age(self, disk_is_high: bool) -> bool:
         """Whether segments may be deleted for their age now."""
-        drift = self.clock_drift_ms()
-        jumped = abs(drift) > _CLOCK_TOLERANCE_MS
+        drift = self._clock_jumps.drift_ms()
+        jumped = abs(drift) > TOLERANCE_MS
         self._say(
             RetentionFlag.CLOCK_JUMPED,
             jumped,

@@ -14,7 +14,7 @@ from commitlog.config import ReplicationConfig
 from commitlog.disk.replica_mark import mark_superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError
-from commitlog.replicas.asking import ask_epoch
+from commitlog.replicas.greeting import ask_epoch
 from commitlog.replicas.tls import Credentials
 
 _ANSWER_SECONDS = 2.0

@@ -171,7 +171,7 @@ class StoreOpening:
         Stores that do not answer are passed over, because this store must be able to start without
         them. Raises StoreSuperseded, and StoreRefused for a backup of a store that runs there.
         """
-        from commitlog.replicas.asking import ask_epoch  # other starts do without it
+        from commitlog.replicas.greeting import ask_epoch  # other starts do without it
         from commitlog.replicas.tls import Credentials
 
         config = self._config.replication

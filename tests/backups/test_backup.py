@@ -19,7 +19,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused, ReadingWarning, StoreRefused, StoreRunning
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.trimming import carry_out, parse_before, plan_deletion, plan_trim
+from commitlog.reading.topic_trim import carry_out, parse_before, plan_deletion, plan_trim
 from commitlog.reading.view import StoreView
 from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore, small_store

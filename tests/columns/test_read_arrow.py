@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 
 import commitlog
-from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.errors import (
     BadStart,
     CorruptRecord,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.errors import MessageRefused
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.forwarder import Forwarder

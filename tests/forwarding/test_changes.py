@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.columns.segments import SEGMENTS
+from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
-from commitlog.forwarding import cluster, forwarder, session, targets
+from commitlog.forwarding import cluster, forwarder, kafka_transactions, targets
 from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.forwarder import Forwarder
@@ -66,7 +66,7 @@ class Running:
 def running(store: Path, url: str, *, doubt_seconds: float = 1e6, **options: Any) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forwarder, "_CHECK_NS", 1 << 62)
-        patch.setattr(session, "_DOUBT_SECONDS", doubt_seconds)
+        patch.setattr(kafka_transactions, "_DOUBT_SECONDS", doubt_seconds)
         made = Running(store, url, **options)
         try:
             yield made
@@ -203,7 +203,7 @@ def test_a_kafka_that_does_not_answer_is_said_to(
     tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without anything to forward, and in a commit that waits: the store's health says it."""
-    monkeypatch.setattr(session, "_COMMIT_SECONDS", 1e6)
+    monkeypatch.setattr(kafka_transactions, "_COMMIT_SECONDS", 1e6)
     monkeypatch.setattr(cluster, "SILENT_SECONDS", 1.0)
     path, name = tmp_path / "store", kafka.new_name()
     kafka.create(name, 64)

@@ -17,7 +17,7 @@ import commitlog
 from commitlog.disk.forwarder_files import forwarders
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.forwarding.kafka_positions import TopicPosition
-from commitlog.forwarding.session import Session
+from commitlog.forwarding.kafka_transactions import Session
 from commitlog.replicas.promotion import promote
 from tests.builders.hand_made import small_store
 from tests.forwarding.kafka import Broker, running_broker

@@ -18,7 +18,7 @@ from commitlog.disk.topic_ends import TopicEnds, save_ends
 from commitlog.errors import DamagedFile, ReaderError, StoreDamaged
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.trimming import carry_out, parse_before, plan_trim
+from commitlog.reading.topic_trim import carry_out, parse_before, plan_trim
 from commitlog.reading.view import StoreView
 from commitlog.schemas.declaring import declared_schema
 from commitlog.schemas.topic_schemas import TopicSchemas

@@ -16,7 +16,7 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReplicationRefused
-from commitlog.replicas.asking import ask_epoch
+from commitlog.replicas.greeting import ask_epoch
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
 from commitlog.watching.health import Reason, health

@@ -21,7 +21,7 @@ from commitlog.errors import NoFreeLane
 from commitlog.planning.address import Address, Credentials, parse_address
 from commitlog.remote import requests
 from commitlog.remote.flight_connection import Connection
-from commitlog.remote.reading import ticket_of
+from commitlog.remote.remote_rows import ticket_of
 from commitlog.serving.server_processes import Server
 from commitlog.serving.server_settings import settings_of
 from tests.waiting import wait_until

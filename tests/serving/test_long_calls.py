@@ -19,7 +19,7 @@ from commitlog.columns.read_plan import ReadPlan
 from commitlog.errors import AccessDenied, CommitLogError, ServerBusy, UnknownTopic
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.remote import requests
-from commitlog.remote.reading import ticket_of
+from commitlog.remote.remote_rows import ticket_of
 from commitlog.remote.server_errors import from_bytes
 from commitlog.serving import flight_server, flights
 from commitlog.serving.flight_server import FlightServer

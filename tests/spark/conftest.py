@@ -16,7 +16,7 @@ def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     freezes objects at its first task; here, cycles that a test leaves could not be collected then.
     """
     from commitlog.columns import process_memory
-    from commitlog.columns.segments import SEGMENTS
+    from commitlog.columns.mapped_segments import SEGMENTS
 
     monkeypatch.setattr(process_memory, "_settled", True)
     yield

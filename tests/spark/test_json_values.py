@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 from commitlog.columns.json_rows import JsonRows
+from commitlog.columns.mapped_segments import SegmentCache
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
-from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import SliceReader
 from commitlog.errors import MalformedValue, OptionError
 from commitlog.schemas.row_lines import lines_of

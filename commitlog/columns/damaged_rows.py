@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commitlog.columns.arrow_columns import Places
-from commitlog.columns.segments import Segment
+from commitlog.columns.mapped_segments import Segment
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.quarantine import noted_ranges
 from commitlog.disk.store_directory import LaneDirectory

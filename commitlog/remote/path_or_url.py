@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from commitlog.columns.arrays import aligned
+from commitlog.columns.mapped_segments import SegmentCache
 from commitlog.columns.read_plan import Isolation, ReadPlan
-from commitlog.columns.segments import SegmentCache
 from commitlog.columns.slice_reader import read_slices
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.planning.address import Address
 from commitlog.planning.store_index import LocalIndex, StoreIndex
-from commitlog.remote.reading import read_remote
 from commitlog.remote.remote_index import RemoteIndex, typed_topics
+from commitlog.remote.remote_rows import read_remote
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 
 Place = str | os.PathLike[str] | Address

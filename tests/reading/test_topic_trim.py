@@ -29,7 +29,7 @@ from commitlog.reader import Reader
 from commitlog.reading.named_readers import NamedReaders, reader_states
 from commitlog.reading.topic_facts import topic_facts
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.trimming import carry_out, parse_before, plan_deletion, plan_trim
+from commitlog.reading.topic_trim import carry_out, parse_before, plan_deletion, plan_trim
 from commitlog.reading.view import StoreView
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.stages.allocating.reader_needs import ReaderNeeds

@@ -18,7 +18,7 @@ _REST_BYTES = 1 << 16
 """How many bytes behind the end of the log are searched for a byte that is not zero."""
 
 
-class LaneLog:
+class ReadableLog:
     """The log of one lane. It may be read up to what is flushed, or committed (`isolation`)."""
 
     def __init__(self, view: LogView, lane: int, isolation: str) -> None:
