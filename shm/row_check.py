@@ -81,7 +81,7 @@ def is_within_reach(row: memoryview, flushed: int, where: int, segment_bytes: in
 
 
 def check_row(row: memoryview, segment_bytes: int) -> str:
-    """What no lane of a store with segments of this size can have; empty for a sound row.
+    """Says what is wrong with the words of a lane; empty for a sound row.
 
     `row` has the lane's words. Takes some microseconds.
     """
@@ -101,7 +101,7 @@ def check_row(row: memoryview, segment_bytes: int) -> str:
 
 
 def _check_segments(row: memoryview, segment_bytes: int) -> str:
-    """What is wrong with a row's segments and buffers; empty for a sound row."""
+    """Says what is wrong with a row's segments and buffers; empty for a sound row."""
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
     if size not in (0, segment_bytes) or not (slots == 0 or MIN_SLOTS <= slots <= MAX_SLOTS):
         return f"its segment size is {size:,}, the store's {segment_bytes:,}; it has {slots} buffers"

@@ -41,9 +41,9 @@ class CopyWitness:
     acknowledged: Mapping[int, int] = field(default_factory=dict)
 
     def told(self, facts: StoreFacts) -> dict[int, int]:
-        """How far a copy with these facts should have each lane.
+        """Returns how far a copy with these facts should have each lane.
 
-        Behind a later epoch the store itself has parted from what was acknowledged before.
+        What was acknowledged in an earlier epoch counts only as far as the store still has it.
         """
         epochs = epochs_from_json(facts.epochs)
         if self.epoch > facts.epoch:  # the copy is older than that epoch

@@ -76,13 +76,13 @@ class Quarantine:
     ) -> str:
         """Notes a damaged range, and returns the line to report.
 
-        `is_named` says whether the consume queues name all messages that were in the range. Nobody
-        learns that later, so a note that says no goes on to say so. A note that says yes does, too,
-        while the range is the same and the queues are.
+        `is_named` says whether the consume queues name all messages that were in the range. Where
+        an earlier note says that they do not, the new note says so, too: nobody learns it later.
+        Where it says that they do, that stays true for the same range and the same queues.
 
-        The bytes stay where they are. The same note is written once, but for `anew`, where the
-        queues were built anew: then its time tells a start that queue offsets may be used again
-        (opening/used_offsets.py).
+        The bytes stay where they are. The same note is written once. Only with `anew`, where the
+        queues were built anew, it is written again: its time tells a start that queue offsets may
+        be used again (opening/used_offsets.py).
         """
         said = f"corruption: {file} at offset {offset}: {reason}; {end - offset:,} bytes hold no record"
         name = os.fsencode(file).decode(errors="backslashreplace")  # JSON has no place for odd bytes
@@ -278,7 +278,7 @@ class NotedRange:
     """
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether a part of the log range [start, end) is in it. One without an end goes on."""
+        """Whether this range has a part of [start, end). One without an end has all behind it."""
         return self.start < end and (self.end is None or start < self.end)
 
 
@@ -305,7 +305,7 @@ def read_corruption_note(note: Path, channel: FileChannel) -> tuple[int, int]:
 
 
 def unnamed_note(data: bytes) -> bytes:
-    """The content of a note, but that it says that the consume queues do not name all messages."""
+    """The content of a note, changed: the consume queues do not name all messages."""
     return to_checked_json(from_checked_json(data, _NOTE_FIELDS) | {"named": False}, indented=True)
 
 

@@ -116,7 +116,7 @@ class OpenFile:
         return bool(self._memory) and os.pread(copy, len(self._memory), at) == self._memory
 
     def give_rest_to(self, path: str, copy: int, splitter: LineSplitter) -> OpenFile:
-        """The rest of this file, whose copy is open; the line that was begun ends there."""
+        """Makes an OpenFile of the copy, which goes on where this file is, in the begun line."""
         made = OpenFile(path, copy, self._splitter, follow=False, say=self._say)
         made.text.position = os.lseek(copy, self.text.position, os.SEEK_SET)
         self._splitter = splitter

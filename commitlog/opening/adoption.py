@@ -133,7 +133,7 @@ class Adoption:
         self._check_files(lane_directory)
 
     def _damage_of_words(self, lane_directory: LaneDirectory, row: memoryview) -> str:
-        """What no lane of this store can have; empty for a sound row."""
+        """Says what is wrong with a lane's words; empty for a sound row."""
         size, known = self.facts.segment_bytes, self.facts.lanes.get(lane_directory.number, 0)
         if wrong := check_row(row, size):
             return wrong

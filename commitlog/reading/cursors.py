@@ -97,7 +97,8 @@ class LaneCursor:
     def _ends_before(self, hole: int, topics: Sequence[str]) -> bool:
         """Whether one of the topics has no record behind the hole that begins at this log offset.
 
-        Then it may have had messages there. A record behind it would tell how many are lost.
+        Such a topic may have had messages in the hole. A record of the topic behind the hole would
+        tell how many are lost.
         """
         ends = [(topic, self._index.queues.get(topic)) for topic in topics]
         return any(known is None or self._place(topic, known.end - 1) < hole for topic, known in ends)
@@ -105,7 +106,7 @@ class LaneCursor:
     def _begins_before(self, hole: int, topics: Sequence[str]) -> bool:
         """Whether the hole that begins at this log offset may have had messages for this reader.
 
-        It has none for a queue that was read or trimmed up to a record behind it.
+        The hole has none of a queue that was read, or trimmed, up to a record behind the hole.
         """
         befores = [(topic, self._from.get(topic, 0)) for topic in topics]
         return any(not before or self._place(topic, before - 1) <= hole for topic, before in befores)

@@ -42,10 +42,10 @@ def find_by_time(index: LaneIndex, topic: str, timestamp_ms: int) -> int | None:
 
 
 def older_than(index: LaneIndex, topic: str, timestamp_ms: int) -> int:
-    """A queue offset before which all messages were stored before a time (ms): surely, or it is 0.
+    """Returns a queue offset before which all messages were stored before a time (ms), for sure.
 
-    A lane's times never go back. So one whole message that is older says it of all before it. Of
-    damaged ones, at the border, nobody knows the time. It is where `find_by_time` is, or earlier.
+    It is what `find_by_time` returns, if the message before it proves that: a lane's times never go
+    back, so a whole message that is older is the proof for all before it. Otherwise it is 0.
     """
     known = index.queues.get(topic)
     if known is None:

@@ -1,4 +1,4 @@
-"""From when until when a certificate is valid. `ssl` tells it only of those that are good."""
+"""From when until when a certificate is valid. `ssl` tells it only of valid certificates."""
 
 from __future__ import annotations
 

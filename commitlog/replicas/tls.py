@@ -51,9 +51,9 @@ class Credentials:
         return context
 
     def untimely(self, now_ms: int) -> str:
-        """Why none of the other side takes the files now, or they take nobody; else empty.
+        """Says why these files can't be used now: expired, or not valid yet; empty if they can.
 
-        A file of authorities is good as long as one of them is.
+        A file of authorities can be used as long as one of them can.
         """
         for path, most in ((self.certificate, 1), (self.authority, None)):
             try:
@@ -98,11 +98,12 @@ def connect(address: str, credentials: Credentials, seconds: float = GREETING_SE
 def connection_error(
     address: str, error: ssl.SSLError | ConnectionError | EOFError, credentials: Credentials
 ) -> ReplicationRefused | OSError | EOFError:
-    """ReplicationRefused where one side does not take the other's certificate, or has none.
+    """Makes the error of a connection that was not made.
 
-    Anything else may be the network's fault, such as a bit that was turned over on its way: an
-    OSError, as of a connection that was lost. A store that has refused a certificate may be gone
-    before we hear why, so ours are looked at, too.
+    It is ReplicationRefused if one side does not take the other's certificate, or has none. Any
+    other failure may be the network's fault, such as a bit that has changed on its way: then it is
+    the OSError of a lost connection. A store that refuses our certificate may hang up before we
+    hear why. So our own certificates are looked at, too.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
     reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
@@ -119,7 +120,7 @@ def connection_error(
 
 
 def _expired_there(address: str, now_ms: int) -> str:
-    """Since when the certificate of the other side has expired, if it still answers; else empty."""
+    """Says since when the other side's certificate has expired; empty if it has not, or is away."""
     with contextlib.suppress(OSError, ValueError):
         pem = ssl.get_server_certificate(address_of(address), timeout=GREETING_SECONDS)
         if why := _untimely(*times_of(pem), now_ms):

@@ -67,8 +67,8 @@ def told_to_client(stores: Iterable[ServedStore], access: Access = EVERYTHING) -
 class Refused(Exception):
     """An error without a traceback, for GetSchema: PyArrow passes no error of Flight's on there.
 
-    For any other class it formats the traceback, and sends that to the client. It sends the text
-    alone where this fails, so this class lets nobody format it.
+    PyArrow formats the traceback of an error, and sends it to the client. Where that fails, PyArrow
+    sends the text alone. So this class lets nobody format its traceback.
     """
 
     @property

@@ -80,9 +80,9 @@ class PlannedStream:
 
 
 def _flushed_words(reader: StreamReader) -> Answer | None:
-    """Where shared memory says how far each lane is flushed, and the next one that there may be.
+    """Where the words lie that say how far each lane is flushed, and a lane that may come next.
 
-    While these words stay, there is nothing new. None where nobody runs the store.
+    While these words stay as they are, there is nothing new. None if nobody runs the store.
     """
     index = reader.index
     if not isinstance(index, LocalIndex) or index.pool is None:

@@ -1,8 +1,9 @@
 """How typed messages lie in memory, for the reader in Java (MessageLayout.java).
 
-A message is an Arrow record batch: metadata, which has numbers, and then the buffers that they tell
-of. For one version of a schema, all metadata are the same bytes but for the numbers. So Java is
-given one message's metadata and the places of the numbers. It compares all other bytes.
+A message is an Arrow record batch: first metadata, then buffers. The metadata have numbers that
+tell where each buffer lies. For one version of a schema, all other bytes of the metadata are the
+same in every message. So Java is given one message's metadata and the places of the numbers. It
+compares all other bytes.
 """
 
 from __future__ import annotations

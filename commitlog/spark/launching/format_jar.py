@@ -5,8 +5,8 @@ It compiles them on any Java, with no JDK and no download, in less than two seco
 is done once for each version of the sources, of Spark and of Java. The jar is kept in the user's
 cache, beside the archive of classes (class_data.py). It is written as a whole or not at all. Two
 processes that build it at the same time write the same bytes. The jar ends with a checksum of all
-before, and one that is damaged is built again. A jar has 100 KB and is never removed, because a
-query that has run for months still gives its own to new executors.
+bytes before, and a damaged jar is built again. A jar has 100 KB and is never removed, because a
+query that has run for months still gives its own jar to new executors.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def compiled_jar(runtime: Path, spark: Path) -> bytes:
 
 
 def _compile(runtime: Path, jars: Path, target: Path) -> None:
-    """Runs Janino. In the directory of the jars, so that their names fit into an argument."""
+    """Runs Janino in the directory of the jars, so that their names fit into an argument."""
     names = sorted(jar.name for jar in jars.glob("*.jar"))
     janino = [name for name in names if name.startswith(("janino-", "commons-compiler-"))]
     where = ["-encoding", "UTF-8", "-classpath", os.pathsep.join(names), "-d", str(target)]
