@@ -326,8 +326,8 @@ class LaneBackup:
     def _write_marks(self) -> None:
         """Writes what was trimmed in the store. Marks that can't be read stay as they were here.
 
-        No mark is above what was copied of a topic, or a store that is restored would hide new
-        messages. It may be so where the last messages are damaged.
+        A mark in the store may be above what was copied of its topic, if the last messages are
+        damaged. It is lowered, or a store that is restored would hide new messages.
         """
         if self.source.damage:
             self.findings.append(f"lane {self.source.number}: {self.source.damage}")

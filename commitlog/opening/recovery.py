@@ -475,7 +475,7 @@ class _Recovery:
         )
 
     def _not_made_ahead(self, segments: MappedFileQueue, end: int) -> list[int]:
-        """Starts of files behind the log's end, but for those of zeros with none missing before."""
+        """Starts of the files behind the log's end, but for files of zeros that follow on."""
         last = segment_start(end, self.size)
         behind = [start for start in segments.starts if start > last]
         expected = last + self.size if last in segments else last

@@ -147,9 +147,9 @@ class Replica:
                 os.close(wake)
 
     def _await_room(self, error: DiskError) -> None:
-        """Waits a moment. It is told once why, however often the disk is still full.
+        """Waits a moment, and says once why, however often the disk is still full.
 
-        The mark says so, too, where there is room for that.
+        The mark says why, too, if there is room for that.
         """
         if self._full != type(error).__name__:
             self._full = type(error).__name__

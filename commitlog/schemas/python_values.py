@@ -104,7 +104,7 @@ def _has_room(value: Any, kind: pa.DataType) -> bool:
 
 
 def fits(values: Iterable[Any], kind: pa.DataType) -> bool:
-    """Whether all values, or nulls, are of this type. Whether they are too large, Arrow finds."""
+    """Whether all values are nulls or of this type. Arrow finds out whether one is too large."""
     values = values if isinstance(values, list) else list(values)
     taken, refused = next((taken, refused) for is_kind, taken, refused, _ in _TAKEN if is_kind(kind))
     classes = set(map(type, values)) - {type(None)}
@@ -149,9 +149,10 @@ def _to_look_at(items: Any) -> Any:
 
 
 def _has_place(value: datetime.datetime) -> bool:
-    """Whether a time of a subclass is one of Python's.
+    """Whether a time of a subclass is one that Python's own class can have.
 
-    Those of pandas have nanoseconds, and any year. Arrow makes 1970 or 1972 of one outside 1-9999.
+    A time of pandas has nanoseconds, and any year. Arrow makes 1970 or 1972 of a year that is not
+    within 1 to 9999.
     """
     return not getattr(value, "nanosecond", 0) and _has_year(value)
 
@@ -180,10 +181,10 @@ def _are_floats(values: list[Any]) -> bool:
 
 
 def times_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Datetimes that fit as an Arrow array of timestamps.
+    """Makes an Arrow array of timestamps from datetimes that fit.
 
-    Arrow asks the zone of each value for its distance to UTC. Where all have one zone without
-    summer time, they are subtracted from one moment, and that takes a ninth of the time.
+    Arrow asks the zone of each value for its distance to UTC. If all values have one zone without
+    summer time, one moment is subtracted from all of them, which takes a ninth of the time.
     """
     if kind.unit == "us" and {*map(type, values)} == {datetime.datetime}:
         zone = values[0].tzinfo
@@ -211,8 +212,8 @@ def _are_pairs(values: Iterable[Any], kind: pa.DataType) -> bool:
 def plain(value: Any, kind: pa.DataType, leaf: Callable[[Any, pa.DataType], Any] | None = None) -> Any:
     """The value as one that `fits`, if it holds the same.
 
-    It has dictionaries in place of dataclasses, models and other rows, tuples in place of lists for
-    the pairs of a map, values in place of an Enum's members. `leaf` makes what is none of these.
+    Dataclasses, models and other rows become dictionaries. The pairs of a map become tuples.
+    Members of an Enum become their values. `leaf` makes anything else.
     """
     if isinstance(value, Enum):
         value = value.value
@@ -242,9 +243,9 @@ def _pair(pair: Any, kind: pa.DataType, leaf: Callable[[Any, pa.DataType], Any] 
 
 
 def columns_of(row: Any) -> dict[str, Any] | None:
-    """The columns by name of what has columns; None for all else, and where a name is there twice.
+    """Returns the columns of a row by name; None if it is no row, or has a name twice.
 
-    It is a mapping, a dataclass, a pydantic model, a NamedTuple, or a row of sqlite3 or Spark.
+    A row is a mapping, a dataclass, a pydantic model, a NamedTuple, or a row of sqlite3 or Spark.
     """
     if isinstance(row, Mapping):
         return row if type(row) is dict else dict(row)  # a defaultdict would make what is missing

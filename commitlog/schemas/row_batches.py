@@ -98,7 +98,7 @@ def _refuse_invalid(table: pa.Table, rows: Any) -> None:
 
 
 def _refuse_polars_own(rows: Any) -> None:
-    """Raises IllegalRow for what only Polars has. Of objects it would give the addresses."""
+    """Raises IllegalRow for types that only Polars has. It would send addresses of objects."""
     polars = sys.modules.get("polars")
     if polars is None or not isinstance(rows, polars.DataFrame):
         return
@@ -277,7 +277,7 @@ def _mapping(row: Any, number: int) -> dict[str, Any]:
 
 
 def _array(items: list[Any], field: pa.Field, leaf: Callable[[Any, pa.DataType], Any] | None = None) -> pa.Array:
-    """The values as Arrow's. Those of a frame come with `leaf`, which `plain` has: NaN is null."""
+    """Makes an Arrow array. Values of a frame come with the `leaf` of `plain`: NaN is null."""
     if not fits(items, field.type):
         items = [plain(item, field.type, leaf) for item in items]
         if not fits(items, field.type):

@@ -65,8 +65,9 @@ class ServedStore:
         """The index, up to date, and its version; nobody else uses it meanwhile.
 
         Questions for which it `reads` the log may take long: they have an index of their own, so
-        that nobody else waits for them. An index is opened anew after any error but those of what a
-        client has asked, and of clients that are gone. Raises what LocalIndex does, and ClientGone.
+        that nobody else waits for them. After an error the index is opened anew, unless the error
+        came of what a client has asked, or the client is gone. Raises what LocalIndex does, and
+        ClientGone.
         """
         key = isolation, reads
         with self._locks[key]:

@@ -386,7 +386,7 @@ def _room(snapshot: StoreSnapshot, limits: HealthLimits, told: set[str]) -> Iter
 
 
 def _percent(used: int, free: int) -> float:
-    """How full it is; 0 where enough is free."""
+    """How full the disk is; 0 if enough is free."""
     return 0.0 if free >= _ENOUGH_BYTES else used * 100 / max(used + free, 1)
 
 

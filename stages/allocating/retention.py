@@ -248,8 +248,8 @@ class Retention:
     def _read_request(self) -> None:
         """Reads what `commitlog trim` asks for. A file that is no request is removed.
 
-        So is one whose command does not wait any more: it was killed, maybe long ago. A request
-        that can't be read is none: old segments are deleted all the same.
+        A request is removed, too, if its command does not wait any more: somebody has killed the
+        command, maybe long ago. If the file can't be read, old segments are deleted all the same.
         """
         self._request, self._request_is_done = None, False
         try:
@@ -266,7 +266,7 @@ class Retention:
             self._complaint = self._complaint if self._request else ""
 
     def _remove_request(self) -> bool:
-        """Removes the request. Where that fails it is said once, and returns False."""
+        """Removes the request. If that fails, it says so once, and returns False."""
         try:
             TrimRequest.remove(self.directory)
         except OSError as error:
@@ -364,7 +364,8 @@ class Retention:
     def _first_of(self, lane: int) -> int:
         """The first offset of a lane's log.
 
-        What somebody else has written over it is undone, or segments would go that nobody retired.
+        If somebody else has written over the word, the right offset is put back. Otherwise segments
+        would be unlinked that nobody retired.
         """
         row, first = self.control.row(lane), self._first[lane]
         if (row[Lane.FIRST], row[Lane.RETIRED]) != (first, first):
