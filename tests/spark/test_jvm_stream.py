@@ -183,8 +183,13 @@ def test_wrong_options_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_planner_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Its query goes on with another one, which has the reader's name, and each row comes once."""
+
+    def kill_in_the_first_two(batch: int) -> None:
+        if batch < 2:
+            kill_planners(spark)
+
     with live_store(tmp_path / "store") as (store, send):
-        sink = Sink(lambda batch: batch < 2 and kill_planners(spark))
+        sink = Sink(kill_in_the_first_two)
         send(50)  # three batches
         query = writer(spark, store.path, tmp_path / "checkpoint", sink, maxOffsetsPerTrigger=20, readerName="billing")
         with running(query.start()):
