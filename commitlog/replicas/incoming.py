@@ -123,7 +123,7 @@ class Incoming:
         if not lane.is_empty:
             raise ReplicationRefused(f"lane {frame.lane}: consume queues behind the first data")
         with self._index_lock:
-            lane.fill_queues(queues_from_bytes(frame.body))
+            lane.indexing.fill_queues(queues_from_bytes(frame.body))
 
     def _take_part(self, frame: Frame) -> None:
         part = file_part(frame.body)

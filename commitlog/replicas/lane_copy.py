@@ -1,4 +1,4 @@
-"""One lane of a replica: takes its log in, makes it durable, and indexes it behind that.
+"""One lane of a replica: takes its log in, makes it durable, and has it indexed behind that.
 
     first       recorded          indexed        durable          end
       ├────────────┼────────────────┼───────────────┼──────────────┤
@@ -10,7 +10,7 @@ is always a prefix of the store's. Three threads use a lane: one takes in, one s
 indexes. On the disk it looks like a lane of a store that runs: it has an `abort` file, and
 `positions` are recorded behind what they name. So recovery knows what to do after a kill.
 
-The caller holds one lock for `begin`, `fill_queues`, `read_notes`, `index` and `record`.
+The caller holds one lock for `begin`, `read_notes`, `index`, `record` and what is of `indexing`.
 """
 
 from __future__ import annotations
@@ -19,30 +19,20 @@ import errno
 import os
 import threading
 
-from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
-from commitlog.disk.consume_queue import queue_directories, unlink_below
-from commitlog.disk.mapped_file import MappedFile, read_ahead
-from commitlog.disk.mapped_file_queue import unlink_segments_below
 from commitlog.disk.new_segment import NewSegment
 from commitlog.disk.quarantine import corruption_notes, read_corruption_note
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import CorruptRecord, DamagedFile, ReplicaRefused, ReplicationRefused
+from commitlog.errors import CorruptRecord, ReplicaRefused, ReplicationRefused
 from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
-from commitlog.opening.queue_files import QueueFiles
-from commitlog.opening.queue_repair import QueueRepair
 from commitlog.opening.recovery import recover_lane
 from commitlog.reading.log_scan import Gap
-from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.crc import crc32
 from commitlog.record.scan import scan
 from commitlog.record.table import Stop
-from commitlog.replicas.segment_sums import SegmentSums
+from commitlog.replicas.copy_indexing import CopyIndexing, is_noted
 from commitlog.replicas.wire import TAIL_BYTES, LaneTail
 from commitlog.shm.layout import segment_start
-
-_INDEX_BYTES = 16 << 20
-"""How much of a lane is indexed before the next one has its turn."""
 
 
 class Joiner:
@@ -67,28 +57,21 @@ class LaneCopy:
     """One lane. Raises OSError where the disk refuses.
 
     Attributes are offsets of its log: `first` and `end` belong to the thread that takes in,
-    `durable` to whoever holds `_sync_lock`, `indexed` to the thread that indexes.
+    `durable` to whoever holds `_sync_lock`. `indexing` belongs to the thread that indexes.
     """
 
     def __init__(self, directory: StoreDirectory, facts: StoreFacts, number: int) -> None:
         self.number, self._store, self._facts = number, directory, facts
         self.channel, self.size = directory.channel, facts.segment_bytes
         self.lane = directory.lane_directory(number)
-        self.first = self.end = self.durable = self.indexed = 0
+        self.first = self.end = self.durable = 0
         self._pending = b""
         """What was received behind `end`: the begin of a record."""
         self._gaps: list[Gap] = []
         self._start, self._fd = -1, -1
         self._sync_lock = threading.Lock()
         """Is held to sync, and to go on to another segment."""
-        self.sums = SegmentSums(self.lane, facts.id, self.size, self.channel)
-        """Belong to the thread that indexes."""
-        self._positions = PositionsFile(self.lane, facts.id, self.channel)
-        self._recorded: Positions | None = None
-        self._timestamp, self._entries = 0, -1
-        self._queues: QueueFiles | None = None
-        self._repair: QueueRepair | None = None
-        self._mapped: MappedFile | None = None
+        self.indexing = CopyIndexing(directory, facts, number)
 
     # ---- begin and end --------------------------------------------------------------------------
 
@@ -98,10 +81,8 @@ class LaneCopy:
             self.lane, self.size, self.channel, report,
             queue_file_bytes=queue_file_bytes(self._facts), store_id=self._facts.id,
         )  # fmt: skip
-        self.first, self.end, self.indexed = found.first, found.end, found.dispatched
-        self.durable, self._timestamp, self._entries = found.end, found.last_store_timestamp, found.entries
-        if why := self.sums.load(found.first, found.end):
-            report(f"{why}: each record is checked instead, and the file written anew")
+        self.first, self.end, self.durable = found.first, found.end, found.end
+        self.indexing.go_on(found, report)
         self._mark_abort()
         self.read_notes()
 
@@ -118,9 +99,9 @@ class LaneCopy:
             self._make_segment(first)
         with self._sync_lock:
             self._close_segment()
-            self.first = self.end = self.durable = self.indexed = first
+            self.first = self.end = self.durable = self.indexing.indexed = first
         self.record()
-        self._unlink_below(first)
+        self.indexing.unlink_below(first)
 
     def _mark_abort(self) -> None:
         self.channel.replace_file(self.lane.abort_file, str(os.getpid()).encode())
@@ -128,12 +109,7 @@ class LaneCopy:
     def close(self) -> None:
         """Closes what it has open; nothing is written."""
         self._close_segment()
-        self.sums.close()
-        if self._queues is not None:
-            self._queues.close()
-        if self._mapped is not None:
-            self._mapped.close()
-            self._mapped = None
+        self.indexing.close()
 
     @property
     def is_empty(self) -> bool:
@@ -164,8 +140,7 @@ class LaneCopy:
             start, end = read_corruption_note(path, self.channel)
             gaps.append(Gap(start, end, str(path), "noted", dirty=True, last=False, claimed_end=start))
         self._gaps = gaps
-        if self._repair is not None:
-            self._repair.gaps = gaps
+        self.indexing.take_gaps(gaps)
 
     def write(self, offset: int, body: bytes | memoryview, joiner: Joiner) -> None:
         """Takes bytes in, and writes the records that are whole now.
@@ -199,7 +174,7 @@ class LaneCopy:
                 continue
             table = scan(data, at, len(data), self.end, self.number, check_crc=True, segment_end=rest)
             at = table.stop_position
-            if table.stop is Stop.FULL or self._is_noted(self.end + at):
+            if table.stop is Stop.FULL or is_noted(self._gaps, self.end + at):
                 continue
             if table.stop is Stop.BLANK:
                 return len(data) if len(data) == rest else at
@@ -213,9 +188,6 @@ class LaneCopy:
                     f"says whether it is damaged there; start it again to have its damage noted, then the copy goes on"
                 )
         return at
-
-    def _is_noted(self, where: int) -> bool:
-        return any(gap.start <= where < gap.end for gap in self._gaps)
 
     def sync(self) -> bool:
         """Makes durable what was written until now. Returns whether there was anything."""
@@ -256,111 +228,24 @@ class LaneCopy:
             self.channel.close(self._fd)
         self._start = self._fd = -1
 
-    def fill_queues(self, begins: dict[str, int]) -> None:
-        """Makes topics go on at these queue offsets.
-
-        Retention has deleted the messages before them.
-        """
-        queues = self._open_queues()
-        for topic, begin in begins.items():
-            queue = queues.queue(topic)
-            if begin:
-                queue.fill(queue.begin_of_file(begin), begin)
-        queues.sync()
-        self._entries = -1
-
-    # ---- indexing -------------------------------------------------------------------------------
-
-    def index(self) -> bool:
-        """Places the entries of some records that are durable. Returns whether it did anything."""
-        limit = self.durable
-        if self.indexed < self.first:  # retention was quicker
-            self.indexed, self._entries = self.first, -1
-        begun = self.indexed
-        self._open_queues()
-        assert self._repair is not None
-        while self.indexed < limit and self.indexed - begun < _INDEX_BYTES:
-            gap = next((gap for gap in self._gaps if gap.start <= self.indexed < gap.end), None)
-            if gap is not None:
-                self.indexed, self._entries = min(gap.end, limit), -1
-                continue
-            self._index_some(self._repair, limit)
-        return self.indexed > begun
-
-    def _index_some(self, repair: QueueRepair, limit: int) -> None:
-        start = segment_start(self.indexed, self.size)
-        segment = self._segment(start)
-        read_ahead(segment.view, self.indexed - start, limit - start)
-        table = scan(
-            segment.view, self.indexed - start, min(limit - start, self.size), start, self.number,
-            check_crc=False, segment_end=self.size,
-        )  # fmt: skip
-        if len(table):
-            repair.place(table)
-            self._timestamp = int(table.store_timestamps[-1])
-            if self._entries >= 0:
-                self._entries += int(table.in_queue.sum())
-        where = start + table.stop_position
-        if table.stop is Stop.BLANK:
-            where = start + self.size
-        elif where == self.indexed and not self._is_noted(where):
-            raise DamagedFile(
-                f"{self.lane.segment_path(start)} at offset {where}: {table.reason or 'no record'}: the copy is damaged; "
-                f"rename {self._store.path}, and begin anew with `commitlog replica`"
-            )
-        self.sums.note(self.indexed, segment.view[self.indexed - start : where - start])
-        self.indexed = where
-
-    def _segment(self, start: int) -> MappedFile:
-        if self._mapped is None or self._mapped.start != start:
-            if self._mapped is not None:
-                self._mapped.close()
-            self._mapped = MappedFile(self.lane.segment_path(start), start, self.size, self.channel)
-        return self._mapped
-
-    def _open_queues(self) -> QueueFiles:
-        if self._queues is None:
-            self._queues = QueueFiles(self.lane, self.channel, queue_file_bytes(self._facts))
-            self._repair = QueueRepair(self._queues)
-            self._repair.gaps = self._gaps
-        return self._queues
-
-    def record(self) -> None:
-        """Records how far the lane is, and removes what the store's retention has deleted.
-
-        Data and consume queues are durable up to the positions in the file.
-        """
-        first = self.first  # read once, and first: the other thread may move both on meanwhile
-        durable, indexed = self.durable, max(self.indexed, first)
-        if self._queues is not None:
-            self._queues.sync()
-        if self._entries < 0:
-            self._entries = total_of_ends(self.lane, first, indexed, self.channel)
-        self.sums.save(first)
-        now = Positions(self._facts.generation, durable, indexed, first, self._timestamp, False, self._entries)
-        if now == self._recorded:
-            return
-        retired = self._recorded is None or first > self._recorded.first_where
-        self._positions.store(now)
-        StoreCheckpoint(self._timestamp, self._timestamp, 0).save(self.lane.checkpoint_file, self.channel)
-        self._recorded = now
-        if retired:
-            self._unlink_below(first)
-
-    def removed(self) -> list[int]:
-        """The starts of its whole segments that have no file any more. Raises OSError."""
-        first, end = self.first, self.durable - self.durable % self.size
-        names = {*self.channel.list(self.lane.commitlog)}
-        return [start for start in range(first, end, self.size) if self.lane.segment_path(start).name not in names]
-
     def retire(self, first: int) -> None:
         """Notes that the store's retention keeps the lane from `first` on. `record` removes it."""
         if first % self.size or not self.first <= first <= self.end:
             raise ReplicationRefused(f"lane {self.number}: begins at {first:,}, and the copy has {self.end:,} bytes")
         self.first = first
 
-    def _unlink_below(self, first: int) -> None:
-        """Removes what is before `first`. The positions on the disk must say so already."""
-        unlink_segments_below(self.lane, first, self.size, self.channel)
-        for queue in queue_directories(self.lane.consumequeue, self.channel):
-            unlink_below(queue, first, self.channel)
+    def index(self) -> bool:
+        """Places the entries of some records that are durable. Returns whether it did anything."""
+        durable = self.durable  # first: the other thread may move both on meanwhile
+        return self.indexing.index(self.first, durable)
+
+    def record(self) -> None:
+        """Records how far the lane is, and removes what the store's retention has deleted."""
+        first = self.first  # first: the other thread may move both on meanwhile
+        self.indexing.record(first, self.durable)
+
+    def removed(self) -> list[int]:
+        """The starts of its whole segments that have no file any more. Raises OSError."""
+        first, end = self.first, self.durable - self.durable % self.size
+        names = {*self.channel.list(self.lane.commitlog)}
+        return [start for start in range(first, end, self.size) if self.lane.segment_path(start).name not in names]

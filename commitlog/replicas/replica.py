@@ -450,11 +450,11 @@ class Replica:
         if (now := self._clock.monotonic_ns()) - self._round_ns >= _ROUND_SECONDS * 1_000_000_000:
             self._round_ns = now
             for lane in lanes:
-                lane.sums.begin_round()
+                lane.indexing.sums.begin_round()
         for lane in lanes:
-            if not lane.sums.check_some(lane.first, lane.indexed):
+            if not lane.indexing.sums.check_some(lane.first, lane.indexing.indexed):
                 continue
-            self._note_damage(lane, lane.sums.damaged)
+            self._note_damage(lane, lane.indexing.sums.damaged)
             return
 
     def _look_at_names(self) -> None:
