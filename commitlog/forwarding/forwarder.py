@@ -168,7 +168,7 @@ class Forwarder:
             positions = session.begin()
             if positions.owner is None:
                 positions.topics.update(self._continued())
-            self._owner = replace(self._owner, epoch=self._source.epoch())
+            self._owner = replace(self._owner, epoch=self._source.epoch(), epochs=self._source.epochs())
             self._rewind(positions)
             session.take_over(self._owner, positions.topics)
             self._progress.begun(positions)
@@ -197,7 +197,8 @@ class Forwarder:
         Kafka has them, and keeps them. The store has other messages at their offsets. Raises
         ForwardError, DataLoss.
         """
-        known, epoch = positions.owner.epoch if positions.owner else self._owner.epoch, self._owner.epoch
+        before, epoch = positions.owner or self._owner, self._owner.epoch
+        known = before.epoch
         if known > epoch:
             raise ForwardError(
                 f"{self.settings.store} is in epoch {epoch}, and epoch {known} of it was forwarded under this name: a "
@@ -207,7 +208,7 @@ class Forwarder:
             return
         for topic, position in positions.topics.items():
             for lane, offset in position.offsets.items():
-                shared = self._source.shared_end((topic, lane), known)
+                shared = self._source.shared_end((topic, lane), known, before.epochs)
                 if shared is not None and shared < offset:
                     position.offsets[lane] = shared
                     log.warning(

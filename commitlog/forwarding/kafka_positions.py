@@ -7,12 +7,13 @@ how Kafka Connect keeps the offsets of exactly-once sources. Offsets of a consum
 do: they are for topics of Kafka's, and Kafka forgets those of a group that is idle for a week.
 
     orders → {"topic": "orders", "topic_id": "tXvM…", "offsets": {"0": 42, "1": 7}}
-    @owner → {"owner": "9f0c…", "host": "one", "pid": 4711, "epoch": 0}
+    @owner → {"owner": "9f0c…", "host": "one", "pid": 4711, "epoch": 0, "epochs": []}
 
 An offset is the queue offset of the next message of the store's topic in a lane. The id tells a
 topic that was removed and made again from the one that was fed. The owner is the process that has
 begun last: one that finds itself fenced learns from it who has taken over. The offsets are of that
 epoch of the store: a promoted copy, or a restored backup, may have other messages behind its end.
+`epochs` has the store's history, as `store.json` has it: it tells where another one parted from it.
 
 No other forwarder writes the topic. So no open transaction of somebody else hides its end.
 """
@@ -28,6 +29,7 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, whole_partition
 from commitlog.forwarding.forward_settings import POSITIONS_PREFIX, ForwardSettings
@@ -72,6 +74,8 @@ class Owner:
     pid: int = 0
     epoch: int = 0
     """The epoch of the store that it forwards."""
+    epochs: tuple[Epoch, ...] = ()
+    """The history of that store. Packages before wrote none."""
 
     @classmethod
     def here(cls) -> Owner:
@@ -79,7 +83,10 @@ class Owner:
         return cls(os.urandom(8).hex(), socket.gethostname(), os.getpid())
 
     def to_bytes(self) -> bytes:
-        return orjson.dumps({"owner": self.id, "host": self.host, "pid": self.pid, "epoch": self.epoch})
+        epochs = epochs_to_json(self.epochs)
+        return orjson.dumps(
+            {"owner": self.id, "host": self.host, "pid": self.pid, "epoch": self.epoch, "epochs": epochs}
+        )
 
 
 @dataclass
@@ -143,7 +150,11 @@ def _take(found: Positions, topic: str, key: bytes | None, value: bytes | None) 
         if key == OWNER_KEY:
             values = orjson.loads(value or b"")
             found.owner = Owner(
-                str(values["owner"]), str(values["host"]), int(values["pid"]), int(values.get("epoch", 0))
+                str(values["owner"]),
+                str(values["host"]),
+                int(values["pid"]),
+                int(values.get("epoch", 0)),
+                epochs_from_json(values.get("epochs", [])),
             )
         else:
             found.topics[(key or b"").decode()] = TopicPosition.from_bytes(value or b"")

@@ -19,6 +19,7 @@ from commitlog.columns.arrow_columns import TIMESTAMP
 from commitlog.columns.mapped_segments import SegmentCache
 from commitlog.columns.read_plan import ReadOptions
 from commitlog.columns.slice_reader import read_slices
+from commitlog.disk.epochs import Epoch
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, OffsetOutOfRange
 from commitlog.planning.row_limit import QueueKey
@@ -121,12 +122,16 @@ class Source:
         self._index.refresh()  # `store.json` is read only where it has changed
         return self._index.epoch
 
-    def shared_end(self, key: QueueKey, epoch: int) -> int | None:
+    def epochs(self) -> tuple[Epoch, ...]:
+        """All epochs of the store, as `epoch` has seen them last."""
+        return self._index.epochs
+
+    def shared_end(self, key: QueueKey, epoch: int, history: tuple[Epoch, ...]) -> int | None:
         """The queue offset up to which this store has the messages of an earlier epoch; None: all.
 
-        Raises DamagedFile.
+        `history` has the epochs of the store that was forwarded. Raises DamagedFile, DataLoss.
         """
-        return self._index.shared_ends(epoch, [key]).get(key)
+        return self._index.shared_ends(epoch, [key], history).get(key)
 
     def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:
         """Returns the offset at which to go on in a queue. Raises DataLoss, OffsetOutOfRange."""

@@ -18,6 +18,7 @@ from commitlog.columns.mapped_segments import SegmentCache
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice, slices_of
 from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
+from commitlog.disk.epochs import Epoch
 from commitlog.errors import ReadingWarning, named_while_reading
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
@@ -160,6 +161,11 @@ class LocalIndex:
         return self._view.epoch
 
     @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """All epochs of the store, the oldest first."""
+        return self._view.epochs
+
+    @property
     def one_log(self) -> bool:
         return self._view.one_log
 
@@ -232,8 +238,10 @@ class LocalIndex:
             found = self._view.channel.list(self._view.lane_directory(lane).consumequeue)
         return set(found or self.index.topics(deleted=True))
 
-    def shared_ends(self, epoch: int, queues: Collection[QueueKey]) -> dict[QueueKey, int]:
-        return shared_ends(self._view, epoch, queues)
+    def shared_ends(
+        self, epoch: int, queues: Collection[QueueKey], history: tuple[Epoch, ...] = ()
+    ) -> dict[QueueKey, int]:
+        return shared_ends(self._view, epoch, queues, history)
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
         with named_while_reading(self.path):

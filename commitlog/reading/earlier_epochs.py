@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from commitlog.disk.consume_queue import ConsumeQueue
-from commitlog.disk.epochs import OFFSET_MAX, is_of_history, shared_end
+from commitlog.disk.epochs import OFFSET_MAX, Epoch, is_of_history, parted_at, shared_end
 from commitlog.errors import DataLoss
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.queue_bounds import QueueBounds
@@ -13,23 +13,26 @@ from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import LogView
 
 
-def shared_ends(view: LogView, epoch: int, queues: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def shared_ends(
+    view: LogView, epoch: int, queues: Iterable[tuple[str, int]], history: tuple[Epoch, ...] = ()
+) -> dict[tuple[str, int], int]:
     """Returns the queue offset up to which each queue has the messages of an earlier epoch.
 
     From this offset on, the queue's messages may be others. A queue is a topic and a lane. Queues
     whose messages are all the same are left out. Raises DamagedFile, and DataLoss for an epoch that
-    this store was never in.
+    this store was never in; but not where `history` has the epochs of the store that was.
     """
-    if not is_of_history(view.epochs, epoch):
+    is_own = is_of_history(view.epochs, epoch)
+    if not is_own and not is_of_history(history, epoch):
         raise DataLoss(
             f"{view.path} was never in epoch {epoch}, which was read before: another replica of this store was promoted "
             "then, or another backup started, and nobody knows how much of what was read is here; read that store, or "
-            "begin anew: a query with a new checkpoint, a forwarder with another --name"
+            "begin anew: a query with a new checkpoint, a forwarder with another --name, which sends all again"
         )
     found: dict[tuple[str, int], int] = {}
     lanes = view.lanes()
     for topic, lane in queues:
-        end = shared_end(view.epochs, epoch, lane)
+        end = shared_end(view.epochs, epoch, lane) if is_own else parted_at(view.epochs, history, lane)
         if end == OFFSET_MAX:
             continue
         if lane not in lanes:

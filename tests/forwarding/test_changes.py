@@ -18,7 +18,7 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DataLoss, ForwardError, TargetChanged
-from commitlog.forwarding import cluster, forwarder, kafka_transactions, targets
+from commitlog.forwarding import cluster, forwarder, kafka_positions, kafka_transactions, targets
 from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.forwarder import Forwarder
@@ -299,7 +299,8 @@ def test_a_copy_that_takes_over_without_all_that_was_forwarded(tmp_path: Path, k
 def test_a_restored_backup_without_all_that_was_forwarded(tmp_path: Path, kafka: Broker) -> None:
     """The store has grown past the position by then: no new message is left out.
 
-    A forwarder that has read another restore can't know where the two parted, and is refused.
+    A forwarder knows the history of the store that it has forwarded, and so where another restore
+    of the backup has parted from that.
     """
     store, name = tmp_path / "store", kafka.new_name()
     options = {"topic_map": [f"orders={name}"]}
@@ -311,11 +312,35 @@ def test_a_restored_backup_without_all_that_was_forwarded(tmp_path: Path, kafka:
         shutil.rmtree(store)
         commitlog.backup(tmp_path / "backup", store)
         send_and_stop(store, *values)
-        if b"three" in values:
-            forward(store, kafka.url, **options)
-    assert kafka.values(name) == {0: [b"one", b"two", b"lost", b"lost, too", b"three", b"four", b"five"]}
-    with pytest.raises(DataLoss, match="was never in epoch"):
         forward(store, kafka.url, **options)
+    both, first, second = [b"one", b"two"], [b"three", b"four", b"five"], [b"other", b"others"]
+    assert kafka.values(name) == {0: [*both, b"lost", b"lost, too", *first, *second]}
+
+
+def test_a_backup_from_before_a_promotion(tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows nothing of the promoted copy. The way out was another name, which doubles all.
+
+    The positions of a package that wrote no history are refused.
+    """
+    store, copy, name, other = tmp_path / "store", tmp_path / "copy", kafka.new_name(), kafka.new_name()
+    send_and_stop(store, b"one", b"two")
+    commitlog.backup(store, tmp_path / "backup")
+    send_and_stop(store, b"three")
+    shutil.copytree(store, copy)
+    save_mark(StoreDirectory(copy), ReplicaMark("h:1", "copy", complete=True))
+    promote(copy)
+    send_and_stop(copy, b"four")
+    forward(copy, kafka.url, topic_map=[f"orders={name}"])
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_positions, "epochs_to_json", lambda epochs: [])
+        forward(copy, kafka.url, name="older", topic_map=[f"orders={other}"])
+    shutil.rmtree(store)
+    commitlog.backup(tmp_path / "backup", store)
+    send_and_stop(store, b"five", b"six", b"seven")
+    forward(store, kafka.url, topic_map=[f"orders={name}"])
+    assert kafka.values(name) == {0: [b"one", b"two", b"three", b"four", b"five", b"six", b"seven"]}
+    with pytest.raises(DataLoss, match="was never in epoch"):
+        forward(store, kafka.url, name="older", topic_map=[f"orders={other}"])
 
 
 def send_and_stop(path: Path, *values: bytes) -> None:
