@@ -198,12 +198,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _resolver(self, wait_ms: int = 0) -> tuple[Resolver, bool]:
         """Brings the index up to date. Returns a resolver over it, and whether anything has moved.
 
-        The first call takes the reader's name, and the reader holds it from then on.
+        The first call takes the reader's name, and the reader holds it from then on. It warns of
+        topics that the query waits for.
         """
+        is_first = self._index is None
         if self._index is None:
             self._index = self._open()
         moved = self._index.refresh(wait_ms)
-        return Resolver(self._index, self.options), moved
+        resolver = Resolver(self._index, self.options)
+        if is_first:
+            resolver.warn_of_missing()
+        return resolver, moved
 
     def _open(self) -> StoreIndex:
         index, name = index_of(self.options), self.options.reader_name
@@ -226,7 +231,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         resolver, _ = self._resolver()
         queues = resolver.queues()
-        resolver.warn_of_missing()
         starting = self.options.starting or Bound("startingOffsets", LATEST)
         resolver.check_named(starting, queues)
         begins: Offsets = {topic: {} for topic in self.options.subscription.chosen([])}

@@ -36,16 +36,21 @@ def test_it_warns_once_and_names_those_that_are_there(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_spark_says_so_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Once, at its first start."""
+    """Once at each start, although Spark asks twice where it begins, and also from a checkpoint."""
     store = small_store(tmp_path / "store")
     options = {"path": str(store.path), "subscribe": "oders,orders", "startingoffsets": "earliest"}
     source = CommitLogDataSource(options)
     reader = source.streamReader(source.schema())
     start = reader.initialOffset()
+    assert reader.initialOffset() == start
     reader.latestOffset(start, ReadAllAvailable())
     reader.stop()
     (line,) = caplog.messages
     assert re.search("no topic oders yet, and the query waits for it; there are: orders, other", line)
+    again = source.streamReader(source.schema())
+    again.latestOffset(start, ReadAllAvailable())
+    again.stop()
+    assert caplog.messages == [line, line]
 
 
 def test_a_follower_by_url_is_warned(tmp_path: Path, served_base: str) -> None:
