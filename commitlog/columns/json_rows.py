@@ -36,6 +36,10 @@ from commitlog.errors import MalformedValue
 from commitlog.record.byte_ranges import Mask
 from commitlog.schemas.types import METADATA_COLUMNS
 
+MALFORMED = (
+    "topic %s, lane %s, offset %s: %s is no JSON object of this schema; option mode=PERMISSIVE shows null where a column "
+    "can't hold it, DROPMALFORMED leaves it out"
+)
 _NUMBER = "\x01number"
 _PREFIX_DIGITS = 9
 _ONE_BY_ONE = 32
@@ -222,10 +226,7 @@ def _texts(values: pa.BinaryArray, malformed: Mask) -> pa.Array:
 
 def _malformed(decoder: Decoder, values: pa.BinaryArray, number: int) -> MalformedValue:
     text, row = values[number].as_py()[:_SHOWN_BYTES], decoder.places.offset + number
-    return MalformedValue(
-        f"topic {decoder.queue.topic}, lane {decoder.queue.lane}, offset {row}: {text!r} is no JSON object of this schema; "
-        "option mode=PERMISSIVE shows null where a column can't hold it, DROPMALFORMED leaves it out"
-    )
+    return MalformedValue(MALFORMED % (decoder.queue.topic, decoder.queue.lane, row, repr(text)))
 
 
 def _parsed(value: bytes) -> dict[str, Any]:

@@ -101,17 +101,31 @@ def reading(question: Question) -> Answer:
     options = _options(question)
     if reason := _why_by_python(options):
         return {"by_python": reason}
-    is_typed = options.read.values == "columns"
-    given = question.get("schema")
+    values, given = options.read.values, question.get("schema")
     if given is not None:
         _check_given(given, options)
-    elif is_typed:
+    elif values == "json":
+        return {"by_python": "no schema"}  # where it is an error
+    elif values == "columns":
         topic = shared_schema(options, newest_schemas(options.place))
         given = json.dumps(spark_fields(typed_columns(options, topic)))
     else:
         given = json.dumps(spark_fields(pa.schema([(name, COLUMN_TYPES[name]) for name in options.columns])))
-    whole = {"whole": True} if options.read.ignore_corrupt else {}  # each query leaves out the same rows
-    return {"schema": given} | ({"typed": True} if is_typed else {}) | whole
+    answer: Answer = {"schema": given}
+    if values == "columns":
+        answer["typed"] = True
+    if values == "json":
+        answer["json"] = _json(options.read)
+    if options.read.ignore_corrupt:
+        answer["whole"] = True  # each query leaves out the same rows
+    return answer
+
+
+def _json(options: ReadOptions) -> Answer:
+    """What JsonValues.java takes."""
+    from commitlog.columns.json_rows import MALFORMED  # with it comes Arrow's parser
+
+    return {"mode": options.mode, "corrupt_column": options.corrupt_column, "malformed": MALFORMED}
 
 
 def _check_given(given: str, options: SourceOptions) -> None:
@@ -119,14 +133,17 @@ def _check_given(given: str, options: SourceOptions) -> None:
     from pyspark.sql.types import StructType  # costs as much as the rest: most reads give no schema
 
     from commitlog.spark.columns import check_given, check_schema
-    from commitlog.spark.typed_topics import check_typed_schema
+    from commitlog.spark.typed_topics import check_json_schema, check_typed_schema
 
     schema = StructType.fromJson(json.loads(given))
     check_given(schema, options)
-    if options.read.values == "columns":
-        check_typed_schema(schema, options)
-    else:
-        check_schema(schema)
+    match options.read.values:
+        case "bytes":
+            check_schema(schema)
+        case "columns":
+            check_typed_schema(schema, options)
+        case "json":
+            check_json_schema(schema, options)
 
 
 def _given(question: Question) -> dict[str, str]:
@@ -145,7 +162,7 @@ def _options(question: Question) -> SourceOptions:
     return options
 
 
-_OBEYED_BY_JVM = ("values", "isolation", "fail_on_data_loss", "ignore_corrupt")
+_OBEYED_BY_JVM = ("values", "isolation", "fail_on_data_loss", "ignore_corrupt", "mode", "corrupt_column")
 """The options of a read that the source in Java obeys. A read with any other option is Python's."""
 
 
@@ -155,8 +172,6 @@ def _why_by_python(options: SourceOptions) -> str:
         return "option reader=python"
     if options.address is not None:
         return "the path is a URL"
-    if options.read.values == "json":
-        return "option values=json"
     for name, value in asdict(options.read).items():
         if name not in _OBEYED_BY_JVM and value != getattr(DEFAULTS, name):
             return f"the source in Java does not know {name}={value}"
@@ -181,7 +196,8 @@ def batch(question: Question) -> Answer:
 
 def _is_complete(options: ReadOptions) -> bool:
     """Whether each planned offset gives one row, or the read ends with an error."""
-    return options.values == "bytes" and options.fail_on_data_loss and not options.ignore_corrupt
+    is_one_row = options.values == "bytes" or (options.values == "json" and options.mode != "DROPMALFORMED")
+    return is_one_row and options.fail_on_data_loss and not options.ignore_corrupt
 
 
 def times(question: Question) -> Answer:

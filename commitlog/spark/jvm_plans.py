@@ -15,6 +15,9 @@ from commitlog.spark.message_layouts import layouts
 
 def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
     """The plans of all tasks. `common` is what they have in common: a plan of no slices."""
+    read = common.options
+    if read.values == "json":
+        read = replace(read, values="bytes")  # Java alone parses JSON, also what Python reads for it
     topics = {piece.topic for plan in plans for piece in plan.slices}
     return {
         "store_file": str(StoreDirectory(common.path).file),
@@ -22,7 +25,7 @@ def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
         "segment_bytes": common.segment_bytes,
         "reserved_names": sorted(RESERVED_NAMES),
         "reserved_prefix": RESERVED_PREFIX,
-        "for_python": json.dumps(asdict(replace(common, slices=()))),
+        "for_python": json.dumps(asdict(replace(common, slices=(), options=read))),
         "tasks": [[_slice(plan, piece) for piece in plan.slices] for plan in plans],
         **({"layouts": layouts(common.path, topics)} if common.options.values == "columns" else {}),
     }

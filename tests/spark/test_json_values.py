@@ -1,4 +1,4 @@
-"""Option `values=json`: the same rows as Spark's own from_json, and Spark's modes."""
+"""Option `values=json` where Python reads: the rows of Spark's own from_json, and Spark's modes."""
 
 from __future__ import annotations
 
@@ -21,35 +21,12 @@ from commitlog.errors import MalformedValue, OptionError
 from commitlog.schemas.row_lines import lines_of
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
+from tests.builders.json_values import ALIKE, SCHEMA, SHAPES, SHAPES_SCHEMA, STRICTER, TIMES
 from tests.nightly import by_url_nightly
 from tests.served import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SCHEMA = (
-    "a INT, s STRING, d DECIMAL(10,2), t TIMESTAMP, dt DATE, f DOUBLE, b BOOLEAN, l ARRAY<BIGINT>, "
-    "st STRUCT<x: INT, z: STRING>, m MAP<STRING,INT>, bin BINARY, i8 TINYINT, _corrupt_record STRING"
-)
-ALIKE = [
-    b'{"a":1,"s":"x"}', b'{"a":-5,"s":"\xc3\xa9"}', b'{"a":"1","s":2}', b'{"a":1.0}', b'{"a":null}', b'{"A":5}',
-    b'{"a":1,"a":2}', b'{"a":3000000000}', b'{"a":1e2}', b'{"a":01}', b'{"a":1,}', b' {"a":7}', b'{ "a":8}',
-    b"{}", b"", b" ", b"[]", b"null", b'{"a":1', b'{"a":1}{"a":2}', b'{"a":1} x', b'{"ts":5, "i8":300}',
-    b'{"s":{"b":[1,2.50]}}', b'{"s":1.50}', b'{"s":true}', b'{"s":"line\\nbreak"}', b'{"s":"raw\nbreak"}',
-    b'{"d":1.256}', b'{"d":"1.25"}', b'{"d":123456789012}',
-    b'{"t":"2026-01-02T03:04:05Z"}', b'{"t":"2026-01-02 03:04:05.123"}', b'{"t":1700000000}', b'{"t":"x"}',
-    b'{"dt":"2026-01-02"}', b'{"dt":"2026-01-02T01:00:00"}', b'{"dt":5}',
-    b'{"f":"NaN"}', b'{"f":NaN}', b'{"f":"Infinity"}', b'{"f":"1.5"}', b'{"f":1e400}', b'{"f":3}', b'{"s":-0}', b'{"a":-0}',
-    b'{"f":1' + b"0" * 310 + b"}",
-    b'{"b":true}', b'{"b":"true"}', b'{"b":1}', b'{"l":[1,2]}', b'{"l":[1,"x"]}', b'{"l":5}',
-    b'{"st":{"x":1}}', b'{"st":{"x":"y","z":"q"}}', b'{"st":[]}', b'{"m":{"k":1}}', b'{"m":{"k":"v"}}',
-    b'{"bin":"aGk="}', b'{"bin":"?"}', b"\xff",
-    b'{"f":"INF"}', b'{"f":"+INF"}', b'{"f":"-INF"}', b'{"f":"+Infinity"}', b'{"f":"nan"}',
-    b'{"d":"1,255.00"}', b'{"d":",5,"}', b'{"d":" 5 "}', b'{"d":"1_000"}', b'{"d":"\\n5"}', b'{"d":"5."}', b'{"d":".5"}',
-    b'{"d":"+5"}', b'{"d":"1E+2"}', b'{"d":"1.2.3"}', b'{"d":"\xd9\xa1"}', b'{"d":","}', b'{"d":"NaN"}',
-]  # fmt: skip
-STRICTER = {b'{"s":"\xff"}': "no UTF-8", b'{"s":"\\ud800"}': "half a surrogate pair", b"{'a':1}": "other quotes"}
-"""Values that Spark repairs, and that are malformed here."""
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -67,7 +44,7 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
     from pyspark.sql.functions import col, from_json
 
     store = store_of(tmp_path / "store", [*ALIKE, *STRICTER])
-    reader = spark_session.read.format("commitlog").option("subscribe", "orders")
+    reader = spark_session.read.format("commitlog").option("subscribe", "orders").option("reader", "python")
     ours = reader.option("values", "json").schema(f"{SCHEMA}, _offset BIGINT").load(place_of(store.path))
     text = from_json(col("value").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "_corrupt_record"})
     bare = spark_session.read.format("commitlog").option("subscribe", "orders").load(place_of(store.path))
@@ -81,36 +58,6 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
         reader.option("mode", "FAILFAST").schema("a INT").load(place_of(store.path)).collect()
     kept = reader.option("mode", "DROPMALFORMED").schema("a INT, _offset BIGINT").load(place_of(store.path))
     assert {row["_offset"] for row in kept.collect()}.isdisjoint({2, len(ALIKE)})
-
-
-TIMES = [
-    "2024-1-5", "2024", "2024-01", "2024-1-5 1:2:3", "2024-01-05 10", "2024-01-05 10:00", "2024-1-05T1:02",
-    "2024-01-05T10:00:00 UTC", "2024-01-05 10:00:00 Europe/Berlin", "2024-01-05T10:00:00Europe/Berlin",
-    "2024-03-31 02:30:00 Europe/Berlin", "2024-10-27 02:30:00 Europe/Berlin", "2024-01-05T10:00:00 CET",
-    "2024-01-05T10:00:00 utc", "2024-01-05T10:00:00z", "2024-01-05t10:00:00Z", "2024-01-05T10:00:00Zx",
-    "2024-01-05T10:00Z", "2024-01-05T10Z", "2024-01-05Z", "2024Z", "2024-01-05 Europe/Berlin",
-    "2024-01-05T10:00:00.123456789Z", "2024-01-05T10:00:00.1", "2024-01-05T10:00:00.", "2024-01-05 10:00:00,5",
-    "2024-01-05T10:00:00.1234567+02:00", "2024-01-05T", "2024-01-05 ", " 2024-01-05 ", "2024-01-05x", "2024-01-05Tx",
-    "2024-01-05T10:00:00+1", "2024-01-05T10:00:00+0100", "2024-01-05T10:00:00+1:30", "2024-01-05T10:00:00+01:3",
-    "2024-01-05T10:00:00UTC+1", "2024-01-05T10:00:00GMT+01:00", "2024-01-05 10:00:00 +01:00",
-    "2024-01-05T10:00:00+19:00", "2024-01-05T10:00:00-18:00", "2024-01-05T10:00:00+01:00:30",
-    "0000-01-01T00:00:00Z", "0000-01-01 00:00:00", "0000-01-01", "-0001-01-01", "+2024-01-05", "12024-01-05",
-    "0001-01-01", "9999-12-31", "10000-01-01 00:00:00", "300000-01-01", "999-01-01", "1234567-01-01", "2024-02-30",
-    "2024-02-29", "1900-02-29", "2024-13-01", "2024-00-01", "2024-01-05 24:00:00", "2024-01-05 23:59:60", "20240105",
-    "20240105T100000", "2024-W01-5", "5", "-5", "19000", "99999999999", "", "x", "2024-001-05", "2024/01/05",
-    5, -1, 10**12, 1.5, True, None, [1],
-]  # fmt: skip
-SHAPES = [
-    b'{"a":[1,"x",3]}', b'{"s":[{"x":1,"y":"a"},{"x":"z","y":"b"}]}', b'{"m":{"k":{"x":1},"l":{"x":"y"}}}',
-    b'{"o":{"p":[{"x":1},{"x":"y"}],"q":2}}', b'{"a":[1],"s":[{"x":{}}]}', b'{"o":{"p":5,"q":2}}',
-    b'{"o":{"p":[{"x":1}],"q":"b"}}', b'{"s":[{"x":1},5]}', b'{"s":{"x":1}}', b'{"s":[null,{"x":null}]}',
-    b'{"m":{"k":5}}', b'{"m":[]}', b'{"ts":["2024-1-5","x"]}', b'{"ts":["2024-1-5",null]}', b'{"s":[[{"x":1}]]}',
-    b'{"s":[{"x":1,"y":5}]}', b'{"m":{"":{"x":1}}}', b'{"at":[{"t":"x","d":"2024"},{"t":"2024","d":"x"}]}',
-]  # fmt: skip
-SHAPES_SCHEMA = (
-    "a ARRAY<INT>, s ARRAY<STRUCT<x: INT, y: STRING>>, m MAP<STRING, STRUCT<x: INT>>, ts ARRAY<TIMESTAMP>, "
-    "o STRUCT<p: ARRAY<STRUCT<x: INT>>, q: INT>, at ARRAY<STRUCT<t: TIMESTAMP, d: DATE>>, _corrupt_record STRING"
-)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +79,7 @@ def test_columns_are_those_of_from_json(
     from pyspark.sql.functions import col, from_json
 
     store = store_of(tmp_path / "store", values)
-    source = spark_session.read.format("commitlog").option("subscribe", "orders")
+    source = spark_session.read.format("commitlog").option("subscribe", "orders").option("reader", "python")
     ours = source.option("values", "json").schema(f"{schema}, _offset BIGINT").load(place_of(store.path))
     text = from_json(col("value").cast("string"), schema, {"columnNameOfCorruptRecord": "_corrupt_record"})
     bare = spark_session.read.format("commitlog").option("subscribe", "orders").load(place_of(store.path))

@@ -140,7 +140,7 @@ def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, noted: bool) 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"values": "json", "schema": "n INT"}, "option values=json"),
+        ({"reader": "python", "values": "json", "schema": "n INT"}, "option reader=python"),
         ({"reader": "python"}, "option reader=python"),
         ({"reader": "python", "isolation": None}, "option reader=python"),
     ],

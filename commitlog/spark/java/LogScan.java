@@ -40,9 +40,9 @@ final class LogScan implements Scan, Batch {
             + (this.limit == NO_LIMIT ? "" : " Limit: " + this.limit);
     }
 
-    /** It is known to have columns. Otherwise Spark would plan its tasks to find out, also for `explain`. */
+    /** It is known to have columns, or rows. Else Spark would plan its tasks to find out, also for `explain`. */
     public Scan.ColumnarSupportMode columnarSupportMode() {
-        return Scan.ColumnarSupportMode.SUPPORTED;
+        return this.planned.json == null ? Scan.ColumnarSupportMode.SUPPORTED : Scan.ColumnarSupportMode.UNSUPPORTED;
     }
 
     /** Equal scans of one frame have the same rows, so that Spark reads them once. */
@@ -62,7 +62,7 @@ final class LogScan implements Scan, Batch {
 
     /** A stream is of all columns: Spark prunes none of it. */
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return new LogStream(this.planned.options, this.wanted);
+        return new LogStream(this.planned.options, this.wanted, this.planned.json);
     }
 
     public InputPartition[] planInputPartitions() {
@@ -90,7 +90,6 @@ final class LogScan implements Scan, Batch {
     }
 
     public PartitionReaderFactory createReaderFactory() {
-        return new ReaderFactory(
-            this.planned.plan(), this.filters(), this.limit == NO_LIMIT ? Long.MAX_VALUE : this.limit, this.wanted);
+        return new ReaderFactory(this.planned.plan(), this.filters(), this.planned.json, this.wanted);
     }
 }

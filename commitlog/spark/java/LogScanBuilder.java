@@ -53,7 +53,7 @@ final class LogScanBuilder implements SupportsPushDownRequiredColumns, SupportsP
         return this.pushed;
     }
 
-    /** Takes how many rows a query needs. Tasks may give more, so Spark counts again. */
+    /** Takes how many rows a query needs. Tasks may give more, so Spark counts too, and reads no further. */
     public boolean pushLimit(int limit) {
         this.limit = limit;
         return true;

@@ -31,6 +31,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(100);
 
     private final StructType wanted;
+    private final JsonValues json;
     private final ObjectNode opening;
     private final Planner planner;
     private ReadPlan plan;
@@ -40,7 +41,8 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     private long askedNs;
     private FlushedWords words;
 
-    LogStream(Map<String, String> options, StructType wanted) {
+    LogStream(Map<String, String> options, StructType wanted, JsonValues json) {
+        this.json = json;
         this.wanted = wanted;
         this.opening = Planner.question("stream", options);
         this.opening.put("ask", "open");
@@ -197,7 +199,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
     /** Spark asks for it after the tasks. Where there are none it has nothing to read. */
     public synchronized PartitionReaderFactory createReaderFactory() {
-        return new ReaderFactory(this.plan, new RowFilter[0], Long.MAX_VALUE, this.wanted);
+        return new ReaderFactory(this.plan, new RowFilter[0], this.json, this.wanted);
     }
 
     /** Keeps nothing: the next `latestOffset` begins there. */

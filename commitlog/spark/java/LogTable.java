@@ -21,10 +21,10 @@ final class LogTable implements Table, SupportsRead {
     private final Map<CaseInsensitiveStringMap, SupportsRead> ofQueries =
         new HashMap<CaseInsensitiveStringMap, SupportsRead>();
 
-    LogTable(StructType schema, TableOptions options, boolean isTyped, boolean isWhole) {
+    LogTable(StructType schema, TableOptions options, PlannedBatch planned) {
         this.schema = schema;
         this.options = options;
-        this.planned = new PlannedBatch(options.values, isTyped, isWhole);
+        this.planned = planned;
     }
 
     public String name() {

@@ -15,13 +15,16 @@ final class PlannedBatch {
     final Map<String, String> options;
     /** Whether each query reads all columns: damage in any of them leaves a row out. */
     final boolean isWhole;
+    /** What values are parsed for; null if they are not parsed. */
+    final JsonValues json;
     private ReadPlan plan;
     private TaskSlices[] tasks;
 
-    PlannedBatch(Map<String, String> options, boolean isTyped, boolean isWhole) {
+    PlannedBatch(Map<String, String> options, boolean isTyped, boolean isWhole, JsonValues json) {
         this.options = options;
         this.isWhole = isWhole;
-        this.prefix = isTyped ? "_" : "";
+        this.json = json;
+        this.prefix = isTyped || json != null ? "_" : "";
     }
 
     synchronized ReadPlan plan() {

@@ -32,6 +32,8 @@ public final class Provider implements TableProvider, DataSourceRegister {
     private boolean isTyped;
     /** Whether each query reads all columns. */
     private boolean isWhole;
+    /** What becomes of JSON values; null if they are not parsed. */
+    private JsonNode json;
 
     public Provider() {
         this.python.setShortName(NAME);
@@ -68,14 +70,19 @@ public final class Provider implements TableProvider, DataSourceRegister {
         if (!schema.equals(this.inferred)) {
             this.take(reading(options.values, schema));
         }
-        return this.reason.isEmpty() ? new LogTable(schema, options, this.isTyped, this.isWhole)
-            : new TableByPython(this.python, schema, options, this.reason);
+        if (!this.reason.isEmpty()) {
+            return new TableByPython(this.python, schema, options, this.reason);
+        }
+        StructType columns = this.json == null ? schema : (StructType) schema.asNullable();
+        JsonValues values = this.json == null ? null : new JsonValues(this.json, columns);
+        return new LogTable(columns, options, new PlannedBatch(options.values, this.isTyped, this.isWhole, values));
     }
 
     private void take(JsonNode answer) {
         this.reason = answer.has("schema") ? "" : Json.text(answer, "by_python");
         this.isTyped = answer.has("typed");
         this.isWhole = answer.has("whole");
+        this.json = Json.at(answer, "json");
     }
 
     /** Whether the options choose topics, as those of a read do. */

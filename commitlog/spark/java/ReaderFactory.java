@@ -11,25 +11,27 @@ final class ReaderFactory implements PartitionReaderFactory {
 
     private final ReadPlan plan;
     private final RowFilter[] filters;
-    private final long limit;
+    private final JsonValues json;
     private final StructType wanted;
 
-    ReaderFactory(ReadPlan plan, RowFilter[] filters, long limit, StructType wanted) {
+    /** `json` is null if values are not parsed. */
+    ReaderFactory(ReadPlan plan, RowFilter[] filters, JsonValues json, StructType wanted) {
         this.plan = plan;
         this.filters = filters;
-        this.limit = limit;
+        this.json = json;
         this.wanted = wanted;
     }
 
     public boolean supportColumnarReads(InputPartition partition) {
-        return true;
+        return this.json == null;
     }
 
     public PartitionReader createColumnarReader(InputPartition partition) {
-        return new TaskReader(this.plan, ((TaskSlices) partition).slices, this.filters, this.limit, this.wanted);
+        return new TaskReader(this.plan, ((TaskSlices) partition).slices, this.filters, this.wanted);
     }
 
+    /** Spark's parser makes rows. Columns of them would be one step more. */
     public PartitionReader createReader(InputPartition partition) {
-        throw new UnsupportedOperationException("rows are read as columns");
+        return new JsonReader(this.plan, ((TaskSlices) partition).slices, this.filters, this.json, this.wanted);
     }
 }

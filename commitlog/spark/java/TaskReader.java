@@ -27,7 +27,6 @@ final class TaskReader implements PartitionReader {
     private final StructType wanted;
     private final BatchMaker maker;
     private final PlannedStore store;
-    private long rowsLeft;
     private int current;
     private OffsetRanges ranges;
     private long nextOffset;
@@ -40,12 +39,11 @@ final class TaskReader implements PartitionReader {
     private boolean isReading;
     private boolean isClosed;
 
-    /** Reads what the filters keep: `limit` rows, or some more. */
-    TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, long limit, StructType wanted) {
+    /** Reads what the filters keep. */
+    TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, StructType wanted) {
         this.plan = plan;
         this.slices = slices;
         this.filters = filters;
-        this.rowsLeft = limit;
         this.wanted = wanted;
         this.maker = plan.isTyped ? new TypedBatches(plan, wanted)
             : new ColumnBuilder(wanted, plan.reservedNames, plan.reservedPrefix);
@@ -84,7 +82,7 @@ final class TaskReader implements PartitionReader {
     }
 
     public boolean next() throws IOException {
-        if (this.rowsLeft <= 0 || !this.enter()) {
+        if (!this.enter()) {
             return false;
         }
         try {
@@ -94,11 +92,7 @@ final class TaskReader implements PartitionReader {
         } finally {
             this.leave();
         }
-        if (this.batch == null) {
-            return false;
-        }
-        this.rowsLeft -= this.batch.numRows();
-        return true;
+        return this.batch != null;
     }
 
     synchronized boolean enter() {
