@@ -35,7 +35,7 @@ _SHOWN = 200
 def parse_ddl(text: str) -> pa.Schema:
     """The schema that the text declares. Raises SchemaError, which says where it is wrong."""
     try:
-        return pa.schema(_Parser(text).whole())
+        return pa.schema(_Parser(text).fields())
     except RecursionError:
         raise SchemaError(f"schema {text[:_SHOWN]!r}: its types are nested too deep") from None
 
@@ -96,13 +96,8 @@ class _Parser:
             raise self._error(f"{word!r}")
         self._step()
 
-    def whole(self) -> list[pa.Field]:
-        fields = self._fields("")
-        if self._word:
-            raise self._error("a comma")
-        return fields
-
-    def _fields(self, end: str) -> list[pa.Field]:
+    def fields(self, end: str = "") -> list[pa.Field]:
+        """The columns up to the word `end`; "" is the end of the text."""
         fields: list[pa.Field] = []
         while self._word != end:
             if fields:
@@ -153,7 +148,7 @@ class _Parser:
         self._step()
         self._take("<")
         if word == "STRUCT":
-            made = pa.struct(self._fields(">"))
+            made = pa.struct(self.fields(">"))
         else:
             made = self._type()
             if word == "MAP":

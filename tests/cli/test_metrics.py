@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import socket
@@ -53,10 +54,12 @@ def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def get(address: str, accept: str = "") -> tuple[str, str]:
-    """The content type and the text of a scrape."""
-    request = urllib.request.Request(address, headers={"Accept": accept} if accept else {})
+    """The content type and the text of a scrape. It is asked for packed, as Prometheus does."""
+    headers = {"Accept-Encoding": "gzip"} | ({"Accept": accept} if accept else {})
+    request = urllib.request.Request(address, headers=headers)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
-        return answer.headers["Content-Type"], answer.read().decode()
+        assert answer.headers["Content-Encoding"] == "gzip"
+        return answer.headers["Content-Type"], gzip.decompress(answer.read()).decode()
 
 
 def end_offset(scrape: Scrape) -> float:

@@ -146,7 +146,8 @@ def test_of_a_column_that_a_line_names_twice_the_last_counts(store: commitlog.St
 def test_a_separator_may_be_an_escape(store: commitlog.Store) -> None:
     """As in kcat's, and in the formats of `cat`."""
     assert produce(store, "escape", "1\tone\n", "-K", r"\t").exit_code == 0
-    assert [(message.key, message.value) for message in messages(store, "escape")] == [("1", b"one")]
+    assert produce(store, "escape", "2\x1ftwo\n", "-K", r"\x1f").exit_code == 0
+    assert [(message.key, message.value) for message in messages(store, "escape")] == [("1", b"one"), ("2", b"two")]
 
 
 def test_lines_that_are_too_long_are_skipped_and_counted(store: commitlog.Store) -> None:

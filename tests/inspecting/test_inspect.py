@@ -239,6 +239,16 @@ def test_a_gap_behind_the_recorded_end_is_a_torn_tail(lane: MadeLane) -> None:
     assert "torn tail" in found.findings[0].reason
 
 
+def test_a_value_that_does_not_unpack_is_dumped_as_it_is(lane: MadeLane) -> None:
+    """The record says why; it is whole by its CRCs, so it is no damage."""
+    lane.append("zip", b"no zlib", sys_flag=1)
+    *others, dumped = dump_records(str(lane.directory.path))
+    assert "plainBodyError" not in others[0]
+    assert dumped["plainBody"] is None
+    assert "zlib" in dumped["plainBodyError"].lower()
+    assert dumped["body"] == "bm8gemxpYg=="
+
+
 def test_commands(lane: MadeLane) -> None:
     """JSON for programs, lines for people; the exit code says whether all is good."""
     runner, path = CliRunner(), str(lane.directory.path)

@@ -164,6 +164,7 @@ def test_files_that_are_no_schema(made: HandMadeStore) -> None:
     good = orjson.loads(file.read_bytes())
     del good["crc32"]  # what an older package has written: only the fields themselves tell
     foreign = base64.b64encode(pa.schema({"a": pa.duration("s")}).serialize()).decode()
+    other_form = base64.b64encode(pa.schema({"a": pa.large_string()}).serialize()).decode()  # ours are strings
     for wrong in (
         b"",
         b"[]",
@@ -176,6 +177,7 @@ def test_files_that_are_no_schema(made: HandMadeStore) -> None:
         orjson.dumps(good | {"arrow": 5}),
         orjson.dumps(good | {"arrow": ""}),
         orjson.dumps(good | {"arrow": foreign}),
+        orjson.dumps(good | {"arrow": other_form}),
     ):
         file.write_bytes(wrong)
         with pytest.raises(StoreDamaged, match=r"orders/1\.json: not a schema of ours"):
