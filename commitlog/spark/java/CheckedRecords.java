@@ -44,6 +44,15 @@ final class CheckedRecords {
         return this.count == MOST;
     }
 
+    /** How many bytes all records have together. */
+    long bytesOfAll() {
+        long total = 0;
+        for (int i = 0; i < this.count; i++) {
+            total += this.size[i];
+        }
+        return total;
+    }
+
     long nextOffset() {
         return this.firstOffset + this.count;
     }

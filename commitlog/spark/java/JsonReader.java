@@ -3,6 +3,7 @@ package commitlog.spark;
 import java.io.IOException;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
@@ -146,6 +147,10 @@ final class JsonReader implements PartitionReader {
 
     public Object get() {
         return this.row;
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+        return this.messages.currentMetricsValues();
     }
 
     public void close() throws IOException {

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -54,6 +55,11 @@ final class LogScan implements Scan, Batch {
 
     public int hashCode() {
         return 31 * System.identityHashCode(this.planned) + this.wanted.hashCode();
+    }
+
+    /** What Spark's UI shows of a scan. */
+    public CustomMetric[] supportedCustomMetrics() {
+        return new CustomMetric[] {new MessagesMetric(), new BytesMetric(), new PythonRowsMetric()};
     }
 
     public Batch toBatch() {

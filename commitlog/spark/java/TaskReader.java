@@ -6,6 +6,7 @@ import java.nio.channels.ClosedByInterruptException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
@@ -38,6 +39,9 @@ final class TaskReader implements PartitionReader {
     private ColumnarBatch batch;
     private boolean isReading;
     private boolean isClosed;
+    private long messages;
+    private long bytes;
+    private long rowsByPython;
 
     /** Reads what the filters keep. */
     TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, StructType wanted) {
@@ -92,6 +96,7 @@ final class TaskReader implements PartitionReader {
         } finally {
             this.leave();
         }
+        this.rowsByPython += this.rest == null || this.batch == null ? 0 : this.batch.numRows();
         return this.batch != null;
     }
 
@@ -145,6 +150,8 @@ final class TaskReader implements PartitionReader {
             } else {
                 this.store.look();
                 this.maker.begin(records);
+                this.messages += records.count;
+                this.bytes += records.bytesOfAll();
             }
         }
         this.store.look();
@@ -161,6 +168,13 @@ final class TaskReader implements PartitionReader {
 
     public Object get() {
         return this.batch;
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+        return new CustomTaskMetric[] {
+            new TaskMetric(MessagesMetric.NAME, this.messages),
+            new TaskMetric(BytesMetric.NAME, this.bytes),
+            new TaskMetric(PythonRowsMetric.NAME, this.rowsByPython)};
     }
 
     /** Ends the reading. A task may end while another thread, that of `TRANSFORM`, is in `next`. */
