@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def metrics_of(spark: SparkSession, frame: DataFrame) -> dict[str, str]:
     """The metrics that the UI shows for a query of a frame, by their descriptions."""
     frame.collect()
-    status: Any = spark._jsparkSession.sharedState().statusStore()  # type: ignore[union-attr]
+    status: Any = spark._jsparkSession.sharedState().statusStore()
     newest = wait_until(lambda: _ended(status), "the query is in the UI")
     values = status.executionMetrics(newest.executionId())
     found = {}
