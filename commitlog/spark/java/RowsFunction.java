@@ -20,9 +20,10 @@ final class RowsFunction implements Serializable {
         this.zone = zone;
     }
 
-    /** The columns as Arrow has them. Fails for a type that Arrow does not have. */
+    /** The columns as Arrow has them. Fails for a type that Arrow does not have, and for two fields of one name. */
     Schema arrowSchema() {
-        return ArrowUtils.toArrowSchema(this.columns, this.zone, true, false);
+        ArrowUtils.failDuplicatedFieldNames(this.columns);
+        return ArrowUtils.toArrowSchema(this.columns, this.zone, false); // another form of it is in one Spark only
     }
 
     public boolean equals(Object other) {
