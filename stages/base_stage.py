@@ -366,11 +366,17 @@ class BaseStage(ABC):
                 self._reload_wanted = True
         return bool(ready) or self._rung
 
+    def give_sign(self) -> None:
+        """Stores the heartbeat, by which the supervisor tells a hung stage from an idle one.
+
+        A round that has many slow steps gives a sign at each of them.
+        """
+        self.stage_row[Stage.HEARTBEAT] = self.clock.monotonic_ns()
+
     def beat(self) -> None:
-        """Stores the heartbeat, by which the supervisor tells a hung stage from an idle one."""
-        row = self.stage_row
-        row[Stage.HEARTBEAT] = self.clock.monotonic_ns()
-        row[Stage.ROUNDS] += 1
+        """Gives a sign, and counts a round."""
+        self.give_sign()
+        self.stage_row[Stage.ROUNDS] += 1
 
     def set_fault(self, lane: int, code: int) -> bool:
         """Publishes the fault that stops this stage in a lane. Returns whether it is a new one.

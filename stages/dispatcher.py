@@ -186,6 +186,7 @@ class Dispatcher(BaseStage):
         state = self._state[lane]
         queue = state.queues.pop(topic, None)
         if queue is None:
+            self.give_sign()  # a slice may have thousands of topics, and each of them may cost a sync
             self._make_room(lane)
             directory = self.directory.lane_directory(lane).queue_path(topic)
             queue = ConsumeQueue(directory, self._queue_bytes, self.channel, state.named)
@@ -291,6 +292,7 @@ class Dispatcher(BaseStage):
                 continue
             try:
                 for queue in state.queues.values():
+                    self.give_sign()
                     queue.sync()
             except OSError as error:
                 self._go_back(lane, error)

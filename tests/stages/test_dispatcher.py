@@ -15,7 +15,7 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.open_queues import OpenQueues
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Lane, Stage
 from tests.builders.killed import kill_store
 from tests.children import in_child
 from tests.faults.bench import Bench, bench
@@ -82,6 +82,27 @@ def test_more_topics_than_queues_that_may_be_open(fails: bool, tmp_path: Path) -
             offsets = queue.entries(0, 10)["physical_offset"].tolist()
             assert offsets == sorted(set(offsets))
             queue.close()
+
+
+def test_a_round_of_many_topics_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at each queue that it syncs: else it was killed as hung, and began again, for ever."""
+    signs: list[int] = []
+    sync = ConsumeQueue.sync
+
+    def synced(queue: ConsumeQueue) -> None:
+        signs.append(dispatcher.stage_row[Stage.HEARTBEAT])
+        sync(queue)
+
+    with bench(tmp_path / "store") as made:
+        dispatcher = made.stages["dispatcher"]
+        dispatcher._open_most = 5
+        _sent_to_many_topics(made, made.producer(), 20, 0, 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueue, "sync", synced)
+            assert dispatcher.work() == made.lane(Lane.DISPATCHED)
+            assert len(signs) == 15
+            dispatcher._sync()
+    assert sorted(set(signs[:20])) == signs[:20]
 
 
 @pytest.mark.nightly
