@@ -237,6 +237,7 @@ class Progress:
 
     def close(self) -> None:
         """Writes what is known, and gives the name back."""
+        self._next_look_ns = LONG_AGO_NS  # the last word stays, and what was forwarded since the last look is in it
         try:
             self.write(now=True)
         finally:

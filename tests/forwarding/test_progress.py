@@ -12,7 +12,8 @@ from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.forwarder_files import forwarders
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.forwarding.forward_settings import settings_of
-from commitlog.forwarding.progress import Progress
+from commitlog.forwarding.kafka_positions import Positions, TopicPosition
+from commitlog.forwarding.progress import Progress, Sent
 from commitlog.forwarding.store_source import Source
 from tests.builders.hand_made import small_store
 from tests.fake_clock import SetClock
@@ -37,10 +38,31 @@ def test_looks_that_take_long_come_seldom(tmp_path: Path, monkeypatch: pytest.Mo
         progress.write()
     progress.close()
     source.close()
-    assert len(looks) == 6
+    assert len(looks) == 7
     (shown,) = forwarders(store.directory)
     assert (shown.behind_messages, shown.updated_ms) == (3, clock.wall)
     assert shown.behind_ms > clock.wall - looks[-1]
+
+
+def test_what_was_forwarded_since_a_look_that_took_long_waits_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forwarder that has ended would be behind for ever."""
+    clock, look = SetClock(), Source.behind
+
+    def slow(self: Source, *ranges: Any) -> tuple[int, int, int | None]:
+        clock.pass_seconds(2)
+        return look(self, *ranges)
+
+    monkeypatch.setattr(Source, "behind", slow)
+    store = small_store(tmp_path / "store", rows=3, lanes=1, topics=("orders",))
+    source = Source(str(store.path), accept_loss=False)
+    progress = Progress(settings_of(store.path, "kafka://one"), source, clock, lambda: "")
+    progress.moved(Positions({"orders": TopicPosition("orders", "", {0: 3})}), Sent({("orders", 0): 3}, 3, 30))
+    progress.close()
+    source.close()
+    (shown,) = forwarders(store.directory)
+    assert (shown.messages, shown.behind_messages, shown.behind_ms) == (3, 0, 0)
 
 
 def test_what_waits_gets_older_after_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
