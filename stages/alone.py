@@ -117,9 +117,9 @@ class Alone:
             pass
         self._end(stage)
 
-    def _set(self, *words: int, to: int = 0) -> None:
+    def _clear(self, *words: int) -> None:
         for word in words:
-            self._row[word] = to
+            self._row[word] = 0
 
     def _commit_and_flush(self) -> None:
         flusher = self._make("flusher")
@@ -139,19 +139,19 @@ class Alone:
             row[word] = 0
 
     def _prepare_committer(self) -> None:
-        self._set(Lane.COMMITTED, Lane.FLUSHED)
+        self._clear(Lane.COMMITTED, Lane.FLUSHED)
         flusher = self._make("flusher")
         flusher.work()
         self._end(flusher)
         self._stage = self._make("committer")
 
     def _prepare_flusher(self) -> None:
-        self._set(Lane.COMMITTED, Lane.FLUSHED)
+        self._clear(Lane.COMMITTED, Lane.FLUSHED)
         self._stage = self._make("flusher")
         self._run_to_end("committer")
 
     def _prepare_dispatcher(self) -> None:
-        self._set(Lane.DISPATCHED, Lane.DISPATCH_SYNCED)
+        self._clear(Lane.DISPATCHED, Lane.DISPATCH_SYNCED)
         queue_path = self._lane_directory.queue_path(TOPIC)
         for name in DISK.list(queue_path):
             DISK.unlink(queue_path / name)
@@ -161,7 +161,7 @@ class Alone:
         commitlog_path = self._lane_directory.commitlog
         for name in DISK.list(commitlog_path):
             DISK.unlink(commitlog_path / name)
-        self._set(Lane.ALLOCATED, Lane.OPENED)
+        self._clear(Lane.ALLOCATED, Lane.OPENED)
         self._stage = self._make("allocator")
 
     def run_pass(self) -> dict[str, Any]:

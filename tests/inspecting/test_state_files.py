@@ -77,6 +77,16 @@ def test_a_bit_of_each_file_is_named_by_verify(store: HandMadeStore, subtests: p
     assert verify_store(path).good
 
 
+def test_ends_that_no_topic_can_have(store: HandMadeStore) -> None:
+    """The file is whole by its checksum, and is named all the same."""
+    lane = store.directory.lane_directory(0)
+    for ends in (TopicEnds(-1, {"orders": 1}), TopicEnds(1 << 63, {"orders": 1})):
+        save_ends(lane, store.id, ends, DISK)
+        report = verify_store(store.path)
+        said = *report.findings, *(finding.reason for lane in report.lanes for finding in lane.findings)
+        assert [line for line in said if "ends.json" in line and "an end that no topic can have" in line]
+
+
 def test_a_file_in_place_of_a_directory(store: HandMadeStore) -> None:
     """It is named, and the other files are looked at."""
     with flipped(store.path / "topics/typed/1.json", b'"name": "a'):
