@@ -109,9 +109,9 @@ def test_a_mistake_is_caught(name: str, sound: SoundStore, monkeypatch: pytest.M
         run_case(sound, "stopped", done, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", with_nightly([0, 1], [2, 3]))
+@pytest.mark.parametrize("seed", with_nightly([0], [1, 2, 3]))
 def test_nobody_passes_over_a_loss(seed: int, base: Path) -> None:
-    """Fifty damaged stores a day, always the same ones, and a hundred at night."""
+    """Twenty-five damaged stores a day, always the same ones, and a hundred at night."""
     found = hunt(base, seed, 25)
     assert not found.failures, found.failures
     assert found.cases == 25
