@@ -57,6 +57,7 @@ def test_keys_of_any_bytes_by_flight(store: commitlog.Store, url: str, served_ba
         by_path.send_batch("copy", [message.value for message in read], keys=[message.key for message in read])
         for message in read:
             by_url.send("copy", message.value, key=message.key)
+        by_path.flush()
     assert commitlog.read_arrow(store.path, "copy").read_all()["key"].to_pylist() == KEYS * 4
 
 
