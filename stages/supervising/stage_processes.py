@@ -19,8 +19,8 @@ from commitlog.lines import parse_log_line
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, Stage
 from commitlog.stages.supervising.forked_stage import REFUSED, ForkedStage
+from commitlog.stages.supervising.heartbeats import Heartbeats, Patience
 from commitlog.stages.supervising.log_files import last_lines, open_log_or_nothing
-from commitlog.stages.supervising.patience import Heartbeats, Patience
 
 STOP_ORDER = ("committer", "flusher", "ha_service", "dispatcher", "allocator")
 """Each stage drains what the one before it has done. A store may lack some."""

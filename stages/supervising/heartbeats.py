@@ -1,4 +1,4 @@
-"""Measures how long a process has waited for another one: only the time in which it ran itself.
+"""Whether a stage hangs: how long it has given no heartbeat, counted while the supervisor runs.
 
 When a machine stands still (a paused virtual machine or container, the cgroup freezer, SIGSTOP to a
 whole group), nobody runs, so nobody hangs; but the clock goes on. A waiting process asks every now
