@@ -79,6 +79,7 @@ def test_a_table_as_kafkas(spark: SparkSession, tmp_path: Path) -> None:
     assert chosen.load(place_of(store.path)).columns == ["offset", "tags"]
 
 
+@by_url_nightly  # daily tests/columns/test_read_arrow.py and test_model.py begin and end anywhere by URL
 def test_where_a_batch_begins_and_ends(spark: SparkSession, tmp_path: Path) -> None:
     """Every kind of bound against a plain model of the same store."""
     store = small_store(tmp_path / "store", rows=20)
@@ -118,6 +119,7 @@ def test_tasks(spark: SparkSession, tmp_path: Path) -> None:
         assert rows(frame) == store.rows("orders")
 
 
+@by_url_nightly
 @pytest.mark.parametrize(
     ("options", "message"),
     [
