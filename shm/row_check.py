@@ -6,6 +6,7 @@
     flush_requested ≤ wrote                                what is asked of one of them
     wrote − flushed ≤ nine segments                        the window of unflushed segments, or
     wrote ≤ allocated                                      of a lane without buffers, which has none
+    first: the lower one of FIRST and RETIRED              see `first_kept`
     first, allocated: whole segments; the last unflushed segment begins at or below `allocated`
     segment size: the store's, or 0 before the first lease; slots: none, or 3 to 8
     no number has its top bit set                          but that of a count that is not known
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import errno
 
+from commitlog.shm.control_region import first_kept
 from commitlog.shm.layout import DECLARED, DIRECT_WINDOW, MAX_SLOTS, Lane, segment_start
 from commitlog.shm.write_buffers import MIN_SLOTS
 
@@ -36,10 +38,8 @@ _AHEAD_MAX = 64
 _TOP_BIT = 1 << 63
 
 _IN_ORDER = (
-    ("first_recorded", Lane.FIRST_RECORDED, "first", Lane.FIRST),
     ("rewritten", Lane.REWRITTEN, "rewrite_wanted", Lane.REWRITE_WANTED),
     ("dispatch_synced", Lane.DISPATCH_SYNCED, "dispatched", Lane.DISPATCHED),
-    ("first", Lane.FIRST, "flushed", Lane.FLUSHED),
     ("replicated", Lane.REPLICATED, "flushed", Lane.FLUSHED),
     ("dispatched", Lane.DISPATCHED, "flushed", Lane.FLUSHED),
     ("flushed", Lane.FLUSHED, "committed", Lane.COMMITTED),
@@ -47,6 +47,9 @@ _IN_ORDER = (
     ("flush_requested", Lane.FLUSH_REQUESTED, "wrote", Lane.WROTE),
 )
 """Two words each, of which the first is never above the second. It is loaded first, too."""
+
+_OF_A_LOG = (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED, Lane.DISPATCHED, Lane.ALLOCATED)
+"""The words of which a lane with messages has more than one."""
 
 
 def is_sound(row: memoryview, segment_bytes: int) -> bool:
@@ -85,6 +88,12 @@ def check_row(row: memoryview, segment_bytes: int) -> str:
 
     `row` has the lane's words. Takes some microseconds.
     """
+    recorded = row[Lane.FIRST_RECORDED]
+    first = first_kept(row)
+    if recorded > first:
+        return f"first_recorded is {recorded:,}, and first {first:,}"
+    if first > (flushed := row[Lane.FLUSHED]):
+        return f"first is {first:,}, and flushed {flushed:,}"
     for lower, lower_at, upper, upper_at in _IN_ORDER:
         low = row[lower_at]
         high = row[upper_at]
@@ -98,6 +107,16 @@ def check_row(row: memoryview, segment_bytes: int) -> str:
             if large >= _TOP_BIT and name != "ENTRIES_AT":
                 return f"{name.lower()} is {large:,}"
     return ""
+
+
+def may_have_messages(row: memoryview, segment_bytes: int) -> bool:
+    """Whether a lane may have messages, as its words say: for a lane whose directory is missing.
+
+    Garbage in one word of a lane is no message, and hides none.
+    """
+    if not check_row(row, segment_bytes):
+        return bool(row[Lane.BUFFERS] & 1) or row[Lane.WROTE] > first_kept(row)
+    return row[Lane.SEGMENT_SIZE] == segment_bytes or sum(row[word] > 0 for word in _OF_A_LOG) > 1
 
 
 def _check_segments(row: memoryview, segment_bytes: int) -> str:
@@ -114,7 +133,7 @@ def _check_segments(row: memoryview, segment_bytes: int) -> str:
         return f"{unflushed:,} bytes are written and not flushed, more than the lane has room for"
     if unflushed and not size:
         return f"{unflushed:,} bytes are written and not flushed, and nobody has leased it in this pool"
-    flushed, allocated, first = row[Lane.FLUSHED], row[Lane.ALLOCATED], row[Lane.FIRST]
+    flushed, allocated, first = row[Lane.FLUSHED], row[Lane.ALLOCATED], first_kept(row)
     if first % segment_bytes or allocated % segment_bytes:
         return f"first is {first:,}, and allocated {allocated:,}; segments have {segment_bytes:,} bytes"
     if not segment_start(flushed, segment_bytes) <= allocated <= row[Lane.WROTE] + _AHEAD_MAX * segment_bytes:

@@ -27,7 +27,7 @@ from commitlog.opening import Report
 from commitlog.record.record_layout import RECOGNISABLE_BYTES
 from commitlog.record.scan import LARGEST_BYTES, MAX_BYTES, scan
 from commitlog.record.table import Stop
-from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import WriteBuffers, buffers_path, is_direct
@@ -83,7 +83,7 @@ class AdoptedLog:
         Raises PoolNotAdopted, OSError.
         """
         row, size = self._row, self.segment_bytes
-        first, flushed = row[Lane.FIRST], row[Lane.FLUSHED]
+        first, flushed = first_kept(row), row[Lane.FLUSHED]
         self._fit_sizes(flushed)
         if row[Lane.BUFFERS] & 1 and row[Lane.SLOTS]:
             self._compare_buffers(first, flushed)

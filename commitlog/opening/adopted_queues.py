@@ -27,7 +27,7 @@ from commitlog.reading.log_begin import other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry, total_of_ends
-from commitlog.shm.control_region import ControlRegion, count_entries, counted_entries, forget_entries
+from commitlog.shm.control_region import ControlRegion, count_entries, counted_entries, first_kept, forget_entries
 from commitlog.shm.layout import Lane
 
 _SEGMENTS_KEPT = 8
@@ -165,7 +165,7 @@ def check_queues(
     row = control.row(lane_directory.number)
     synced = row[Lane.DISPATCH_SYNCED]
     counted = counted_entries(row, synced)
-    first = row[Lane.FIRST]
+    first = first_kept(row)
     queues = AdoptedQueues(lane_directory, segment_bytes, file_bytes, first, synced, counted, channel, store_id)
     damage = queues.find_damage()
     if damage is None:

@@ -28,7 +28,7 @@ from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
 from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.layout import LANE_ROW_WORDS, LANE_ROWS, Lane, segment_start
-from commitlog.shm.row_check import check_row
+from commitlog.shm.row_check import check_row, may_have_messages
 from commitlog.shm.write_buffers import is_direct, remove_buffers
 
 _COMPARED_BYTES = 1 << 18
@@ -73,18 +73,17 @@ class Adoption:
             row = self.control.row(lane)
             for word in _OF_THE_LAST_RUN:
                 row[word] = 0
-            has_buffers = row[Lane.BUFFERS] & 1
             if lane in on_disk:
-                self._adopt_lane(self.directory.lane_directory(lane), has_buffers=bool(has_buffers))
-            elif lane not in self.facts.lanes and check_row(row, self.facts.segment_bytes):
-                self.report(f"lane {lane}: somebody has written over its words in {self._pool}; it has no messages")
-                for word in range(LANE_ROW_WORDS):
-                    row[word] = 0
-            elif has_buffers or row[Lane.FLUSHED] > row[Lane.FIRST]:
+                self._adopt_lane(self.directory.lane_directory(lane), has_buffers=bool(row[Lane.BUFFERS] & 1))
+            elif lane in self.facts.lanes or may_have_messages(row, self.facts.segment_bytes):
                 raise PoolNotAdopted(
                     f"lane {lane} is in {self._pool} and has no directory under {self.directory.path}: put the directory "
                     f"back, or remove the pool to give its messages up"
                 )
+            elif check_row(row, self.facts.segment_bytes):
+                self.report(f"lane {lane}: somebody has written over its words in {self._pool}; it has no messages")
+                for word in range(LANE_ROW_WORDS):
+                    row[word] = 0
 
     def _adopt_lane(self, lane_directory: LaneDirectory, *, has_buffers: bool) -> None:
         lane, row = lane_directory.number, self.control.row(lane_directory.number)

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 SOUND = {
     Lane.FIRST_RECORDED: 1 << 16,
     Lane.FIRST: 1 << 16,
+    Lane.RETIRED: 1 << 16,
     Lane.DISPATCH_SYNCED: 70_000,
     Lane.DISPATCHED: 70_100,
     Lane.REPLICATED: 70_500,
@@ -37,7 +38,6 @@ SOUND = {
         (Lane.DISPATCHED, 71_001, "dispatched is 71,001, and flushed 71,000"),
         (Lane.DISPATCH_SYNCED, 70_101, "dispatch_synced is 70,101, and dispatched 70,100"),
         (Lane.REPLICATED, 71_001, "replicated is 71,001, and flushed 71,000"),
-        (Lane.FIRST, 2 << 16, "first is 131,072, and flushed 71,000"),
         (Lane.FIRST_RECORDED, 2 << 16, "first_recorded is 131,072, and first 65,536"),
         (Lane.REWRITTEN, 1, "rewritten is 1, and rewrite_wanted 0"),
         (Lane.SEGMENT_SIZE, 1 << 15, "its segment size is 32,768, the store's 65,536"),
@@ -45,7 +45,8 @@ SOUND = {
         (Lane.SLOTS, 9, "it has 9 buffers"),
         (Lane.SLOTS, 2, "it has 2 buffers"),
         (Lane.FLUSH_REQUESTED, 73_001, "flush_requested is 73,001, and wrote 73,000"),
-        (Lane.FIRST, 65_537, "first is 65,537"),
+        (Lane.FIRST, 0, "first_recorded is 65,536, and first 0"),
+        (Lane.RETIRED, 3, "first_recorded is 65,536, and first 3"),
         (Lane.ALLOCATED, 0, "allocated is 0, and flushed 71,000"),
         (Lane.ALLOCATED, 1, "allocated 1; segments have 65,536 bytes"),
         (Lane.ALLOCATED, 1 << 40, "allocated is 1,099,511,627,776"),
@@ -63,6 +64,23 @@ def test_what_no_lane_can_have(tmp_path: Path, word: int, value: int, wrong: str
     assert is_sound(row, 1 << 16)
     row[word] = value
     assert wrong in check_row(row, 1 << 16)
+    del row
+    control.close()
+
+
+def test_the_lower_one_of_two_words_says_where_a_lane_begins(tmp_path: Path) -> None:
+    """Garbage in one of them is not believed, and does no harm. Who looks quickly looks again."""
+    control = ControlRegion.create(tmp_path, new_store_id(), tmp_path)
+    row = control.row(0)
+    for index, sound in SOUND.items():
+        row[index] = sound
+    for value, wrong in (2 << 16, "first is 131,072, and flushed 71,000"), (65_537, "first is 65,537"):
+        for first, second in (Lane.FIRST, Lane.RETIRED), (Lane.RETIRED, Lane.FIRST):
+            row[first] = value
+            assert check_row(row, 1 << 16) == ""
+            row[second] = value
+            assert wrong in check_row(row, 1 << 16)
+            row[first] = row[second] = 1 << 16
     del row
     control.close()
 

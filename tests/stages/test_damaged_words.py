@@ -13,6 +13,7 @@ import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -369,3 +370,27 @@ def test_garbage_in_the_words_of_stages(tmp_path: Path) -> None:
         commitlog.Reader(path) as reader,
     ):
         assert len(list(reader)) == 2 * 3 * len(DECLARED["Stage"])
+
+
+@pytest.mark.parametrize("words", [(Lane.FIRST, Lane.BUFFERS), (Lane.COMMITTED,), (Lane.SEGMENT_SIZE,)])
+def test_a_lane_is_missed_though_its_words_are_damaged(words: tuple[int, ...], tmp_path: Path) -> None:
+    """Its directory is gone, and only the pool tells of it: `store.json` does not have it yet."""
+    path = tmp_path / "store"
+    directory = StoreDirectory(path)
+    store = commitlog.Store.open(path, config_for(1))
+    with commitlog.Producer(path) as producer:
+        producer.send("t", b"0").wait("flushed")
+        kill_store(store)
+    directory.save(replace(directory.load(), lanes={}))
+    (path / "lanes/0").rename(tmp_path / "aside")
+    with control_of(path) as control:
+        row = control.row(0)
+        harm = {Lane.FIRST: row[Lane.FLUSHED], Lane.BUFFERS: 0}
+        for word in words:
+            row[word] = harm.get(word, MOST)
+    with pytest.raises(errors.PoolNotAdopted, match=r"lane 0 is in .* and has no directory"):
+        commitlog.Store.open(path, config_for(1))
+    (tmp_path / "aside").rename(path / "lanes/0")
+    commitlog.Store.open(path, config_for(1)).close()
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [b"0"]
