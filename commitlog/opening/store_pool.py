@@ -16,7 +16,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import PoolNotAdopted, UnsafePath
 from commitlog.opening import Report
 from commitlog.opening.new_pool import flushed_ends, make_pool, recover_all_into
-from commitlog.opening.stray_pools import name_store, remove_pool
+from commitlog.opening.stray_pools import name_store, newer_pool, remove_pool
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header
@@ -40,6 +40,7 @@ def open_pool(
         with contextlib.suppress(OSError):  # for people only; the store may be at another path than before
             name_store(control.region.path.parent, directory.path, channel)
     else:
+        _refuse_older_facts(directory, facts)
         _explain_missing_pool(facts, report)
         control, place = make_pool(directory, facts)
         facts = replace(facts, pool=place)
@@ -72,6 +73,16 @@ def _refuse_unsafe_pool(facts: StoreFacts) -> None:
         return
     except RegionError as error:
         raise UnsafePath(f"the pool of this store is not safe: {error}") from error
+
+
+def _refuse_older_facts(directory: StoreDirectory, facts: StoreFacts) -> None:
+    """Raises PoolNotAdopted if a later start's pool is there, with messages that no file has."""
+    if newer := newer_pool(directory.path, facts.id, facts.generation):
+        raise PoolNotAdopted(
+            f"{directory.file} is older than the pool {newer.directory}, where {newer.unflushed:,} bytes are that were "
+            f"accepted and never flushed: put the newer {directory.file.name} back. Or keep a copy of the pool, then remove "
+            f"it to go on with what the store's files say: these bytes are given up then"
+        )
 
 
 def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:

@@ -105,6 +105,24 @@ def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
     return False
 
 
+def newer_pool(store: Path, store_id: str, generation: int) -> StrayPool | None:
+    """A pool of this very store that is newer than its `store.json`, and has what no file has.
+
+    Somebody has put an older `store.json` back.
+    """
+    for directory, owner in _pools():
+        with contextlib.suppress(OSError, RegionError), contextlib.closing(ControlRegion.attach(directory)) as control:
+            is_its_own = control.belongs_to(store_id, store, control.generation)
+            if is_its_own and control.generation > generation and (unflushed := _unflushed(control)):
+                return StrayPool(directory, owner, control.region.size, unflushed, is_replaced=True)
+    return None
+
+
+def _unflushed(control: ControlRegion) -> int:
+    rows = map(control.row, range(LANE_ROWS))
+    return sum(max(row[Lane.WROTE] - row[Lane.FLUSHED], 0) for row in rows)  # less than 0 is damage
+
+
 def _pools() -> Iterator[tuple[Path, Path]]:
     """This user's pools, each with the path of its store."""
     for directory in sorted(base_directory().glob(f"commitlog-{os.geteuid()}-*")):
@@ -120,8 +138,7 @@ def _stray_at(directory: Path, store: Path, clock: Clock) -> StrayPool | None:
     try:
         if _lives(control, clock):
             return None
-        rows = map(control.row, range(LANE_ROWS))
-        unflushed = sum(max(row[Lane.WROTE] - row[Lane.FLUSHED], 0) for row in rows)  # less than 0 is damage
+        unflushed = _unflushed(control)
     finally:
         control.close()
     size = sum(os.lstat(directory / name).st_size for name in os.listdir(directory))

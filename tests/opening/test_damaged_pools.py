@@ -158,3 +158,23 @@ def test_a_pool_that_the_system_lets_nobody_make(tmp_path: Path) -> None:
             commitlog.Store.open(tmp_path / "store", CONFIG)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_an_older_store_json_hides_no_pool(tmp_path: Path) -> None:
+    """The file of a proper stop is put back over that of a killed store: it names no pool."""
+    path = tmp_path / "store"
+    file = StoreDirectory(path).file
+    commitlog.Store.open(path, CONFIG).close()
+    older = file.read_bytes()
+    store = commitlog.Store.open(path, CONFIG)
+    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
+        producer.send("t", b"only in memory")
+        kill_store(store)
+    newer = file.read_bytes()
+    file.write_bytes(older)
+    with pytest.raises(errors.PoolNotAdopted, match=r"store.json is older than the pool .* accepted and never flushed"):
+        commitlog.Store.open(path, CONFIG)
+    file.write_bytes(newer)
+    commitlog.Store.open(path, CONFIG).close()
+    with commitlog.Reader(path) as reader:
+        assert [message.value for message in reader] == [b"only in memory"]
