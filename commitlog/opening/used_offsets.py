@@ -8,6 +8,8 @@ position is further would pass over the new messages in silence, so it must be t
 - Spark's checkpoints and forwarders keep the epoch with a position, so an epoch begins.
 - Named readers have their positions in the store: those behind a topic's end are lowered to it.
 
+A start knows by a reader that is ahead, too, that all files are of an older copy of the store.
+
 `store.json` has a checksum over the notes of damage of each lane, with the times when they were
 written. A start that finds other notes begins an epoch. It makes no difference where the damage is,
 and whether a range that was noted before was lost again with an older copy of the lane. Notes are
@@ -28,7 +30,7 @@ from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, ReadingWarning
-from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
@@ -51,60 +53,83 @@ def damaged_lanes(directory: StoreDirectory) -> dict[int, int]:
 
 
 def with_epoch(facts: StoreFacts, damaged: Mapping[int, int], control: ControlRegion) -> StoreFacts:
-    """Returns the facts, with a new epoch if there is damage that the last start did not know.
+    """Returns the facts, with a new epoch if there is damage that the last start did not know."""
+    known = replace(facts, damage=dict(damaged))
+    return known if damaged.items() <= facts.damage.items() else begin_epoch(known, control)
+
+
+def begin_epoch(facts: StoreFacts, control: ControlRegion) -> StoreFacts:
+    """Returns the facts, with a new epoch that begins where the lanes end now.
 
     The new number is the last one plus 1, and no time: so a replica that was promoted meanwhile has
     a later epoch.
     """
-    if damaged.items() <= facts.damage.items():
-        return replace(facts, damage=dict(damaged))
     history = epochs_from_json(facts.epochs)
     wrote = control.lane_table()[:, Lane.WROTE]
     begun = Epoch(facts.epoch + 1, {lane: int(wrote[lane]) for lane in wrote.nonzero()[0].tolist()})
-    return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)), damage=dict(damaged))
+    return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)))
 
 
-def lower_readers(directory: StoreDirectory, damaged: Collection[int]) -> Iterator[str]:
-    """Lowers readers' positions that are behind the end of a topic. Gives a line for each.
+class AheadReaders:
+    """The named readers whose positions are behind the end of a topic.
 
-    `damaged` are the lanes with noted damage. A position that can't be read stays as it is, and
-    gets a line too.
+    `damaged` are the lanes with noted damage. All files of a store may be an older copy, too, but
+    for a reader's: then positions in a lane without damage are ahead.
     """
-    from commitlog.reading.topic_index import TopicIndex  # starts without damage do without it
 
-    readers = NamedReaders(directory)
-    names = readers.names()
-    if not names:
-        return
-    view = StoreView(directory.path, directory.channel)
-    try:
-        index = TopicIndex(view)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReadingWarning)  # they are for readers; the start says what it has mended
-            index.refresh()
-        for name in names:
+    def __init__(self, directory: StoreDirectory, damaged: Collection[int]) -> None:
+        self._readers, self._damaged = NamedReaders(directory), damaged
+        self._found: dict[str, NamedReader] = {}
+        self._lines: list[str] = []
+        self.are_copied = False
+        """Whether a position is ahead in a lane without damage."""
+        if names := self._readers.names():
+            self._look(directory, names)
+
+    def _look(self, directory: StoreDirectory, names: Collection[str]) -> None:
+        from commitlog.reading.topic_index import TopicIndex  # starts without readers do without it
+
+        view = StoreView(directory.path, directory.channel)
+        try:
+            index = TopicIndex(view)
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", ReadingWarning
+                )  # they are for readers; the start says what it has mended
+                index.refresh()
+            for name in names:
+                try:
+                    self._find(name, index)
+                except (CommitLogError, OSError) as error:
+                    self._lines.append(f"reader {name}: nobody has looked whether it is ahead of the log: {error}")
+        except (CommitLogError, OSError) as error:
+            self._lines.append(f"nobody has looked whether readers are ahead of the log: {error}")
+        finally:
+            view.close()
+
+    def _find(self, name: str, index: TopicIndex) -> None:
+        reader = self._readers.load(name)
+        offsets = {topic: dict(lanes) for topic, lanes in reader.offsets.items()}
+        for topic, lanes in offsets.items():
+            ranges = index.ranges(topic)
+            for lane in sorted(lanes.keys() & {*self._damaged, *index.lanes}):
+                end = ranges[lane].end if lane in ranges else 0
+                if lanes[lane] > end:
+                    self.are_copied |= lane not in self._damaged
+                    why = "whose damaged log ends" if lane in self._damaged else "which is older and ends"
+                    self._lines.append(
+                        f"reader {name} was at offset {lanes[lane]:,} of topic {topic}, lane {lane}, {why} at {end:,}: it "
+                        f"is there now, so that it gets new messages"
+                    )
+                    lanes[lane] = end
+        if offsets != reader.offsets:
+            self._found[name] = replace(reader, offsets=offsets)
+
+    def lower(self) -> Iterator[str]:
+        """Lowers these positions to the ends. Gives a line for each, and for what can't be read."""
+        yield from self._lines
+        for name, reader in self._found.items():
             try:
-                yield from _lower(readers, name, index, damaged)
+                self._readers.save(reader)
             except (CommitLogError, OSError) as error:
-                yield f"reader {name}: nobody has looked whether it is behind the end of a damaged log: {error}"
-    except (CommitLogError, OSError) as error:
-        yield f"nobody has looked whether readers are behind the end of a damaged log: {error}"
-    finally:
-        view.close()
-
-
-def _lower(readers: NamedReaders, name: str, index: TopicIndex, damaged: Collection[int]) -> Iterator[str]:
-    reader = readers.load(name)
-    offsets = {topic: dict(lanes) for topic, lanes in reader.offsets.items()}
-    for topic, lanes in offsets.items():
-        ranges = index.ranges(topic)
-        for lane in lanes.keys() & damaged:
-            end = ranges[lane].end if lane in ranges else 0
-            if lanes[lane] > end:
-                yield (
-                    f"reader {name} was at offset {lanes[lane]:,} of topic {topic}, lane {lane}, whose damaged log ends at "
-                    f"{end:,}: it is there now, so that it gets new messages"
-                )
-                lanes[lane] = end
-    if offsets != reader.offsets:
-        readers.save(replace(reader, offsets=offsets))
+                yield f"reader {name} is ahead of the log, and its position can't be written: {error}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
 from commitlog.opening.store_pool import open_pool
-from commitlog.opening.used_offsets import damaged_lanes, lower_readers, with_epoch
+from commitlog.opening.used_offsets import AheadReaders, begin_epoch, damaged_lanes, with_epoch
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import LANE_ROWS, Header, Lane
@@ -92,8 +92,7 @@ class StoreOpening:
         try:
             self.locks.take_in(control.region.path.parent)
             self.directory.save(facts)
-            for finding in lower_readers(self.directory, damaged) if damaged else ():
-                self._report(finding)
+            self._lower_readers(store, damaged)
             control.words[Header.SUPERVISOR_PID] = os.getpid()
             store.beat()
             self._mark_lanes_dirty()
@@ -102,6 +101,18 @@ class StoreOpening:
             store.give_up()
             raise
         return store
+
+    def _lower_readers(self, store: RunningStore, damaged: Mapping[int, int]) -> None:
+        """Has no named reader pass over messages that get offsets which it has read before.
+
+        Where all files are an older copy, nothing else tells Spark's checkpoints of it.
+        """
+        ahead = AheadReaders(self.directory, damaged)
+        if ahead.are_copied:
+            store.facts = begin_epoch(store.facts, store.control)
+            self.directory.save(store.facts)
+        for finding in ahead.lower():
+            self._report(finding)
 
     # ---- the store's directory ------------------------------------------------------------------
 

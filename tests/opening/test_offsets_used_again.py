@@ -95,6 +95,27 @@ def test_new_messages_are_not_taken_for_old_ones(
         assert rows(query, end, end_of(query, end)) == NEW
 
 
+def test_an_older_copy_of_the_whole_store(tmp_path: Path) -> None:
+    """All but the positions of readers is put back: only they tell that there was more."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    send(path, OLD[:10])
+    shutil.copytree(path, copy)
+    send(path, OLD[10:])
+    assert read(path) == OLD
+    with stream(path) as query:
+        end = end_of(query, query.initialOffset())
+    shutil.copytree(path / "readers", copy / "readers")
+    shutil.rmtree(path)
+    copy.rename(path)
+    send(path, NEW)
+    assert read(path) == NEW
+    with stream(path) as query, pytest.raises(DataLoss, match="has read offsets"):
+        end_of(query, end)
+    epoch = StoreDirectory(path).load().epoch
+    send(path, [])
+    assert StoreDirectory(path).load().epoch == epoch
+
+
 @pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
 def test_who_reads_meanwhile_is_told(tmp_path: Path) -> None:
     """Neither a reader that is open, nor its commit, passes the new messages over."""
