@@ -194,6 +194,7 @@ def test_wrong_calls(typed: HandMadeStore, tmp_path: Path) -> None:
         (IllegalTopic, {"topic": None}),
         (IllegalArgument, {"topic": "values", "metadata": True}),
         (IllegalArgument, {"values": "rows"}),
+        (IllegalArgument, {"isolation": "accepted"}),
         (IllegalArgument, {"columns": "id"}),
         (IllegalArgument, {"columns": []}),
         (IllegalArgument, {"columns": 5}),

@@ -18,7 +18,7 @@ from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, ReaderInUse
+from commitlog.errors import BadStart, DiskInputOutput, OffsetOutOfRange, ReaderError, ReaderInUse
 from commitlog.reader import Reader
 from commitlog.reading import named_readers
 from commitlog.reading.lane_choice import LaneChoice
@@ -146,7 +146,7 @@ def test_an_error_keeps_no_name(store: HandMadeStore) -> None:
         def list(self, path: str | Path) -> list[str]:  # which is called when the name is taken already
             raise OSError(errno.EIO, "the disk is broken")
 
-    with pytest.raises(ReaderError, match="the disk is broken") as kept:
+    with pytest.raises(DiskInputOutput, match="taking the reader's name: EIO") as kept:
         NamedReaders(StoreDirectory(store.path, Broken())).hold("billing")
     readers = NamedReaders(store.directory)
     assert not readers.is_held("billing")
