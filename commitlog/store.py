@@ -205,10 +205,14 @@ class Store:
         - TopicNotWritable, StoreRefused, StoreDamaged
         """
         with named_while_loading("what declares schemas"):
+            from commitlog.reading.used_versions import used_version
             from commitlog.schemas.declaring import declared_schema
             from commitlog.schemas.topic_schemas import TopicSchemas
 
-        return TopicSchemas(StoreDirectory(self.path)).declare(topic, declared_schema(schema), evolve=evolve)
+        directory = StoreDirectory(self.path)
+        return TopicSchemas(directory).declare(
+            topic, declared_schema(schema), evolve=evolve, used=lambda: used_version(directory, topic)
+        )
 
     def reload(self, config: str | Path | Mapping[str, Any] | Config | None) -> dict[str, str]:
         """Gives the running store another configuration, as `open` takes it.

@@ -177,6 +177,7 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
 
 def _create(store: Path, topic: str, columns: str) -> None:
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.reading.used_versions import used_version
     from commitlog.schemas.declaring import declared_schema
     from commitlog.schemas.topic_schemas import TopicSchemas
     from commitlog.schemas.writable_topic import check_writable_name
@@ -190,7 +191,7 @@ def _create(store: Path, topic: str, columns: str) -> None:
     except StoreNotFound:
         Store.open(store).close()
     directory.check_owner()
-    made = TopicSchemas(directory).declare(topic, schema, evolve=False)
+    made = TopicSchemas(directory).declare(topic, schema, evolve=False, used=lambda: used_version(directory, topic))
     print_lines([f"{topic} has schema {made}"])
 
 

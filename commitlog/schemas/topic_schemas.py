@@ -12,6 +12,7 @@ wrote the bare number, without a checksum.)
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,10 +139,13 @@ class TopicSchemas:
     def _file(self, topic: str, version: int) -> Path:
         return self._directory.topics_directory / topic / f"{version}.json"
 
-    def declare(self, topic: str, columns: pa.Schema, *, evolve: bool) -> TopicSchema:
+    def declare(
+        self, topic: str, columns: pa.Schema, *, evolve: bool, used: Callable[[], int] = lambda: 0
+    ) -> TopicSchema:
         """Gives a topic a schema, durably, and returns the version that has it.
 
-        The topic may have the same schema already. With `evolve`, one that it has may grow. Raises
+        The topic may have the same schema already. With `evolve`, one that it has may grow. `used`
+        says which version the log's messages have: a new one is above it. Raises
         TopicNotWritable, SchemaConflict, StoreNotFound, StoreRefused, StoreSuperseded,
         StoreDamaged, DiskError.
         """
@@ -154,15 +158,16 @@ class TopicSchemas:
         except OSError as error:
             raise schema_refused(directory, error) from error
         with changing(self._directory, self._directory.topics_lock_file):
-            return self._declare(topic, columns, evolve)
+            return self._declare(topic, columns, evolve, used)
 
-    def _declare(self, topic: str, columns: pa.Schema, evolve: bool) -> TopicSchema:
+    def _declare(self, topic: str, columns: pa.Schema, evolve: bool, used: Callable[[], int]) -> TopicSchema:
         latest = self.latest(topic)
         if latest is not None and latest.columns.equals(columns):
             return latest
         if latest is not None:
             _check_change(latest, columns, evolve)
-        made = TopicSchema(topic, max(self._versions(topic, deleted=True), default=0) + 1, columns)
+        known = max(self._versions(topic, deleted=True), default=0)
+        made = TopicSchema(topic, max(known, used()) + 1, columns)
         self._replace(self._file(topic, made.version), made.to_bytes())
         return made
 

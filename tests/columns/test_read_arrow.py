@@ -394,6 +394,22 @@ def test_a_version_that_is_missing(typed: HandMadeStore) -> None:
         table_of(typed)
 
 
+def test_a_lost_version_is_not_given_to_another_schema(tmp_path: Path) -> None:
+    """Who puts an older copy of `topics` back never reads rows of the lost version by a new one."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        store.create_topic("t", "id BIGINT")
+        store.create_topic("t", "id BIGINT, cost BIGINT", evolve=True)
+        producer.send_rows("t", [{"id": 1, "cost": 2}])
+    (path / "topics/t/2.json").unlink()
+    with commitlog.Store.open(path) as store, store.producer() as producer:
+        assert store.create_topic("t", "id BIGINT, price BIGINT", evolve=True).version == 3
+        producer.send_rows("t", [{"id": 3, "price": 4}])
+        producer.flush()
+    with pytest.raises(StoreDamaged, match=r"t/2\.json is missing"):
+        commitlog.read_arrow(path, "t").read_all()
+
+
 def test_messages_without_an_index(tmp_path: Path) -> None:
     """What is flushed and not dispatched yet is there too."""
     store = HandMadeStore(tmp_path / "store")
