@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from commitlog.columns.read_plan import ReadPlan, Slice
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.spark.message_layouts import layouts
 
@@ -18,7 +18,9 @@ def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
     read = common.options
     if read.values == "json":
         read = replace(read, values="bytes")  # Java alone parses JSON, also what Python reads for it
-    topics = {piece.topic for plan in plans for piece in plan.slices}
+    pieces = [piece for plan in plans for piece in plan.slices]
+    topics = {piece.topic for piece in pieces}
+    lanes = {number: common.lane_directory(number) for number in {piece.lane for piece in pieces}}
     return {
         "store_file": str(StoreDirectory(common.path).file),
         "store_id": common.store_id,
@@ -26,13 +28,12 @@ def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
         "reserved_names": sorted(RESERVED_NAMES),
         "reserved_prefix": RESERVED_PREFIX,
         "for_python": json.dumps(asdict(replace(common, slices=(), options=read))),
-        "tasks": [[_slice(plan, piece) for piece in plan.slices] for plan in plans],
+        "tasks": [[_slice(piece, lanes[piece.lane]) for piece in plan.slices] for plan in plans],
         **({"layouts": layouts(common.path, topics)} if common.options.values == "columns" else {}),
     }
 
 
-def _slice(plan: ReadPlan, piece: Slice) -> dict[str, Any]:
+def _slice(piece: Slice, lane: LaneDirectory) -> dict[str, Any]:
     """A slice with the directories of its bytes."""
-    lane = plan.lane_directory(piece.lane)
     queue = lane.queue_path(piece.topic)
     return asdict(piece) | {"log": str(lane.commitlog), "queue": str(queue), "quarantine": str(lane.quarantine)}
