@@ -135,6 +135,32 @@ class _NoWait(threading.Event):
         return self.is_set()
 
 
+def are_startable(count: int) -> bool:
+    """Whether the system gives this process `count` threads more, at the same time.
+
+    They have ended when this returns, or will soon.
+    """
+    gate, ended = _locked(), [_locked() for _ in range(count)]
+
+    def pass_through(own: _thread.LockType) -> None:
+        gate.acquire()
+        gate.release()
+        own.release()
+
+    started = 0
+    try:
+        for own in ended:
+            _thread.start_new_thread(pass_through, (own,))
+            started += 1
+    except RuntimeError:
+        return False
+    finally:
+        gate.release()
+        for own in ended[:started]:
+            own.acquire(timeout=_LOOK_SECONDS)
+    return True
+
+
 def _locked() -> _thread.LockType:
     lock = _thread.allocate_lock()
     lock.acquire()

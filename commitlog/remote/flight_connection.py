@@ -30,6 +30,7 @@ from commitlog.errors import (
 from commitlog.planning.address import Address
 from commitlog.remote import requests
 from commitlog.remote.server_errors import translated
+from commitlog.threads import are_startable
 
 if TYPE_CHECKING:
     from pyarrow import flight
@@ -43,6 +44,8 @@ BUSY_PATIENCE_SECONDS = 900.0
 _FILE_BYTES_MAX = 1 << 20
 _NEEDED_DESCRIPTORS = 8
 """What a call may take: gRPC ends the whole process where it gets none."""
+_NEEDED_THREADS = 10
+"""What a client may start. gRPC ends the process in this case, too."""
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 _GRPC_OPTIONS = [
     ("grpc.keepalive_time_ms", 330_000),
@@ -165,6 +168,8 @@ class Connection:
 
         if not are_free(_NEEDED_DESCRIPTORS):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if (host, port) not in self._clients and not are_startable(_NEEDED_THREADS):
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         with self._lock:
             client = self._clients.get((host, port))
             if client is None:

@@ -94,6 +94,8 @@ def translated(error: Exception, address: Address) -> CommitLogError:
             way_out = _why_ended(address)
         if os.strerror(errno.EMFILE) in text:
             way_out = "close files of this process, or raise its limit (ulimit -n)"
+        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+            way_out = "this process gets no more threads: raise their limit (ulimit -u, pids.max), or free memory"
         return ServerUnavailable(f"{address}: no server answers ({text}); {way_out}")
     return ServerError(f"{address}: not an answer of a commit log's server: {text}")
 

@@ -15,7 +15,7 @@ from tests.builders.hand_made import small_store
 from tests.nightly import with_nightly
 
 PROGRAM = """
-import os, resource, sys
+import os, resource, sys, threading
 import commitlog
 from commitlog.errors import CommitLogError
 
@@ -24,11 +24,6 @@ os.closerange(3, 256)
 if door.startswith("loaded "):
     door = door.removeprefix("loaded ")
     getattr(commitlog, door)
-if kind == "descriptors":
-    limit = resource.RLIMIT_NOFILE, 3 + int(room)
-else:
-    limit = resource.RLIMIT_AS, int(open("/proc/self/statm").read().split()[0]) * 4096 + int(room)
-resource.setrlimit(limit[0], (limit[1], resource.getrlimit(limit[0])[1]))
 doors = {
     "Producer": lambda: commitlog.Producer(path),
     "Reader": lambda: sum(1 for _ in commitlog.Reader(path)),
@@ -37,13 +32,26 @@ doors = {
     "RemoteProducer": lambda: commitlog.RemoteProducer("commitlog://127.0.0.1:1/store"),
     "backup": lambda: commitlog.backup(path, path + "-copy"),
 }
-try:
-    doors[door]()
-    said = "done"
-except CommitLogError as error:
-    said = type(error).__name__
-os.write(1, said.encode())
-os._exit(0)
+
+
+def use():
+    if kind == "descriptors":
+        what, limit = resource.RLIMIT_NOFILE, 3 + int(room)
+    else:
+        what, limit = resource.RLIMIT_AS, int(open("/proc/self/statm").read().split()[0]) * 4096 + int(room)
+    resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
+    try:
+        doors[door]()
+        said = "done"
+    except CommitLogError as error:
+        said = type(error).__name__
+    os.write(1, said.encode())
+    os._exit(0)
+
+
+thread = threading.Thread(target=use)  # its stack need not grow: the kernel kills who can't grow one
+thread.start()
+thread.join()
 """
 
 
@@ -62,6 +70,12 @@ def test_a_door_that_can_t_be_loaded_says_what_is_short(tmp_path: Path, door: st
     store = small_store(tmp_path / "store", rows=3)
     assert said_by("descriptors", 0, door, store.path) == "NotEnoughDescriptors"
     assert said_by("memory", 1 << 20, door, store.path) == "NotEnoughMemory"
+
+
+@pytest.mark.parametrize("room", with_nightly([60 << 20], [30 << 20, 40 << 20, 80 << 20, 100 << 20]))
+def test_a_client_without_room_for_threads_ends_by_an_error(tmp_path: Path, room: int) -> None:
+    """The stacks of gRPC's threads need memory, and it would end the process in the same way."""
+    assert said_by("memory", room, "loaded RemoteProducer", tmp_path) in ("ServerUnavailable", "NotEnoughMemory")
 
 
 @pytest.mark.parametrize("free", with_nightly([1], [0, *range(2, 8)]))
