@@ -240,3 +240,18 @@ def test_an_idle_stream_follows_a_store_that_starts_again(spark: SparkSession, t
     with running(query), commitlog.Store.open(store.path) as again, again.producer() as producer:
         producer.send("orders", b"later")
         wait_until(lambda: sink.values == [*numbered(10), b"later"], "the last message")
+
+
+def test_a_planner_that_is_stopped_does_not_keep_its_query(spark: SparkSession, tmp_path: Path) -> None:
+    """`stop` ends the query and the process, and the reader's name is free at once."""
+    store, sink = small_store(tmp_path / "store", rows=10), Sink()
+    loaded = writer(spark, store.path, tmp_path / "checkpoint", sink, readerName="billing")
+    of_batches = children(spark, PLANNER)
+    query = loaded.start()
+    wait_until(lambda: len(sink.values) == 20, "all messages")
+    for planner in children(spark, PLANNER) - of_batches:
+        os.kill(planner, signal.SIGSTOP)
+    query.stop()
+    assert query.exception() is None
+    drain(spark, store.path, tmp_path / "checkpoint", sink, readerName="billing")
+    wait_until(lambda: children(spark, PLANNER) == of_batches, "only the planner of batches is left")
