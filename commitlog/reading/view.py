@@ -277,10 +277,10 @@ class StoreView:
         if self.control is None:
             return []
         table = self.control.lane_table()
-        behind = table[:, Lane.WROTE] > table[:, Lane.FLUSHED if isolation == "flushed" else Lane.COMMITTED]
-        if not behind.any() or is_running(self.directory, self.pool):
-            return []
-        return [int(lane) for lane in behind.nonzero()[0]]
+        known = Lane.FLUSHED if isolation == "flushed" else Lane.COMMITTED
+        behind: list[int] = (table[:, Lane.WROTE] > table[:, known]).nonzero()[0].tolist()
+        del table  # an error from here on would keep it, and the pool could not be unmapped
+        return [] if not behind or is_running(self.directory, self.pool) else behind
 
     def _live_limits(self, control: ControlRegion, lane: int) -> LaneLimits:
         """The positions in shared memory.

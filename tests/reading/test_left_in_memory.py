@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
+import pytest
+
 import commitlog
-from commitlog.errors import ReadingWarning
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DamagedFile, ReadingWarning
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, pid_of
 from tests.waiting import wait_until
@@ -29,6 +33,23 @@ def test_a_reader_names_what_is_only_in_memory(tmp_path: Path) -> None:
     with commitlog.Store.open(path, config):
         read = wait_until(lambda: (found := _read(path))[0][1:] and found, "the kept message to be flushed")
     assert read == ([b"flushed", b"accepted"], [])
+
+
+def test_a_lock_that_is_no_file_is_named(tmp_path: Path) -> None:
+    """Nobody can tell whether the store runs. The reader is closed all the same."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}})
+    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
+        producer.send("orders", b"accepted")
+        kill_store(store)
+    lock = StoreDirectory(path).lock_file
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(DamagedFile, match="lock: no regular file"):
+        _read(path)
+    lock.unlink()
+    commitlog.Store.open(path).close()
+    assert _read(path) == ([b"accepted"], [])
 
 
 def _read(path: Path) -> tuple[list[bytes], list[str]]:
