@@ -13,19 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commitlog.spark.foreach import foreach, write_real_time
     from commitlog.spark.launching.jvm_reader import use
     from commitlog.spark.launching.sessions import session
     from commitlog.spark.query_lag import lag
+    from commitlog.spark.rows_to_python import foreach, write_real_time
 
 __all__ = ["foreach", "lag", "session", "use", "write_real_time"]
 
 _HOMES = {
-    "foreach": "commitlog.spark.foreach",
+    "foreach": "commitlog.spark.rows_to_python",
     "lag": "commitlog.spark.query_lag",
     "session": "commitlog.spark.launching.sessions",
     "use": "commitlog.spark.launching.jvm_reader",
-    "write_real_time": "commitlog.spark.foreach",
+    "write_real_time": "commitlog.spark.rows_to_python",
 }
 
 

@@ -131,7 +131,7 @@ class _Writer:
 
 
 class TopicWriter:
-    """Writes rows as they come (commitlog/spark/foreach.py).
+    """Writes rows as they come (commitlog/spark/rows_to_python.py).
 
     It is pickled into a process of each task.
     """

@@ -18,13 +18,13 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
 
 /**
- * A Python process that is handed rows (commitlog/spark/foreach_process.py), by a thread of its own.
+ * A Python process that is handed rows (commitlog/spark/rows_process.py), by a thread of its own.
  *
  * While the function has a batch, rows gather. The next batch is all that have. So a row alone goes
  * at once, and many rows go in large batches. A batch without rows asks for the function's `flush`.
  */
 final class RowsProcess implements Runnable {
-    private static final String MODULE = "commitlog.spark.foreach_process";
+    private static final String MODULE = "commitlog.spark.rows_process";
     private static final long GATHERED_BYTES_MOST = 4 << 20;
     private static final long LOOK_MS = 100;
 

@@ -5,7 +5,7 @@ import org.apache.spark.sql.execution.python.streaming.PythonForeachWriter;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Hands the rows of a streaming query to a Python function as they come (commitlog/spark/foreach.py).
+ * Hands the rows of a streaming query to a Python function as they come (commitlog/spark/rows_to_python.py).
  *
  * PySpark's own `foreach` collects rows until its buffer is full, which takes seconds where few come.
  * Only a class of this kind gets Spark's own rows, so nothing is converted before Arrow.
@@ -16,7 +16,7 @@ public final class RowsToPython extends PythonForeachWriter {
     private final RowsFunction function;
     private transient RowsProcess process;
 
-    /** The function is packed (foreach.py), the zone is the session's. Refuses a type that Arrow has not. */
+    /** The function is packed (rows_to_python.py), the zone is the session's. Refuses a type that Arrow has not. */
     public RowsToPython(byte[] packed, StructType columns, String zone) {
         super(null, columns);
         this.function = new RowsFunction(packed, columns, zone);

@@ -1,15 +1,15 @@
 """Gives rows to a function, in a process of a task of Spark (spark/java/RowsProcess.java).
 
-Standard input has the packed function with its size before it, and then a stream of Arrow batches.
-Each batch gets an answer, a line of JSON on standard output: {} or the error. A batch without rows
-asks for the function's `flush`.
+Standard input has a size, so many bytes, and a stream of Arrow batches. The bytes are a line of
+JSON, which says where modules are looked for, and the function as Spark packs it. Each batch gets
+an answer, a line of JSON on standard output: {} or the error. A batch without rows asks for the
+function's `flush`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import sys
 import traceback
@@ -55,9 +55,12 @@ def _answer(packed: bytes, source: BinaryIO, answers: Any) -> None:
 
 def _unpacked(packed: bytes) -> Any:
     """The function. Its modules may be where the driver finds them."""
-    paths, function = pickle.loads(packed)
-    sys.path += [path for path in paths if path not in sys.path]
-    return pickle.loads(function)
+    from pyspark.serializers import CPickleSerializer
+
+    paths, function = packed.split(b"\n", 1)
+    sys.path += [path for path in json.loads(paths) if path not in sys.path]
+    serializer: Any = CPickleSerializer()
+    return serializer.loads(function)
 
 
 def _call(function: Any, name: str) -> None:

@@ -10,7 +10,7 @@ it. If a task fails, or its process is killed, the rows since that position come
 
 from __future__ import annotations
 
-import pickle
+import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ def foreach(stream: DataFrame, function: Callable[[pa.RecordBatch], object]) -> 
     if not jvm.org.apache.spark.util.Utils.classIsLoadable(_CLASS):
         raise JarNotUsable("the JVM of this session has the jar of another version: start a new one")
     serializer: Any = CloudPickleSerializer()
-    packed = pickle.dumps((sys.path, serializer.dumps(function)))
+    packed = json.dumps(sys.path).encode() + b"\n" + serializer.dumps(function)
     frame: Any = stream
     zone = session.conf.get("spark.sql.session.timeZone")
     writer: Any = stream.writeStream
