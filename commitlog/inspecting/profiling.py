@@ -35,6 +35,7 @@ RATE = 200
 _STRACE_SECONDS = 2.0
 _START_SECONDS = 120.0
 _RAW_BYTES_MAX = 1 << 30
+_FUNCTIONS = 12
 _PASS_FRAME = "_rounds (commitlog/stages/alone.py"
 _WAITS = ("_poll (commitlog/stages/base_stage.py", "wait_for_running (", "_worker (concurrent/futures/thread.py")
 _LANE_COUNTERS = {
@@ -102,14 +103,14 @@ class Profile:
         """Stacks that wait for something to do."""
         return [stack for stack, _ in self.stacks if _has_any(stack, _WAITS)]
 
-    def functions(self, most: int = 12) -> list[tuple[str, float]]:
-        """Functions, and the share of the busy samples in which each was innermost."""
+    def functions(self) -> list[tuple[str, float]]:
+        """The busiest functions, and the share of the busy samples in which each was innermost."""
         asleep, own = set(self.asleep), Counter[str]()
         for stack, samples in self.stacks:
             if stack not in asleep:
                 own[_function_of(stack[-1])] += samples
         total = sum(own.values())
-        return [(name, samples / total) for name, samples in own.most_common(most)]
+        return [(name, samples / total) for name, samples in own.most_common(_FUNCTIONS)]
 
 
 def _has_any(stack: Stack, names: tuple[str, ...]) -> bool:

@@ -422,15 +422,15 @@ def _unwritable(name: str, readers: NamedReaders, error: OSError) -> ReaderError
     )
 
 
-def seek(index: TopicIndex, name: str, to: str, clock: Clock = SYSTEM_CLOCK) -> NamedReader:
+def seek(index: TopicIndex, name: str, to: str) -> NamedReader:
     """Moves a reader that does not run to a start, or some of its queues to offsets (JSON).
 
     Queues that the offsets do not name stay where they are. Returns the reader as it is now. Raises
     BadStart, OffsetOutOfRange, ReaderInUse, ReaderError (no such reader, a Spark query's, one of
     another store, one that can't be read or written).
     """
-    starts = parse_starts(to, clock)
-    readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel), clock)
+    starts = parse_starts(to)
+    readers = NamedReaders(StoreDirectory(index.view.path, index.view.channel))
     readers.check_is_registered(name)
     held = readers.hold(name)
     try:

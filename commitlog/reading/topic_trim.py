@@ -42,14 +42,14 @@ class Trim:
     deletes: bool = False
 
 
-def parse_before(topic: str, text: str, clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
+def parse_before(topic: str, text: str) -> QueueStarts:
     """Parses the end of a trim, in the words of `Reader(start=…)`.
 
     Offsets of single lanes are JSON, `{"0": 42}`. Lanes that are not named keep all messages.
     Raises BadStart.
     """
     if not text.lstrip().startswith("{"):
-        return QueueStarts(in_the_past(parse_start(text), text, clock))
+        return QueueStarts(in_the_past(parse_start(text), text))
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:

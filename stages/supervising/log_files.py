@@ -21,6 +21,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.lines import JsonFormatter, LineHandler, log_to
 
 LOG_BYTES = 16 << 20
+_LAST_BYTES = 4096
 """A file of this size is full."""
 LOGS_KEPT = 3
 """How many full files of each log are kept; older ones are removed."""
@@ -82,7 +83,7 @@ def _log_to(handler: LineHandler, path: Path, config: LogsConfig) -> None:
         log_to(handler, level)
 
 
-def last_lines(path: Path, most: int = 4096, channel: FileChannel = DISK) -> list[str]:
+def last_lines(path: Path, channel: FileChannel = DISK) -> list[str]:
     """The last lines of a log; where it is empty, those of the full one before it.
 
     Raises OSError.
@@ -90,7 +91,9 @@ def last_lines(path: Path, most: int = 4096, channel: FileChannel = DISK) -> lis
     for file in (path, _full(path, 1)):
         with channel.opened(file) as fd:
             size = channel.size(fd)
-            lines = channel.pread(fd, most, max(size - most, 0)).decode(errors="replace").strip().splitlines()
+            lines = (
+                channel.pread(fd, _LAST_BYTES, max(size - _LAST_BYTES, 0)).decode(errors="replace").strip().splitlines()
+            )
         if lines or not _full(path, 1).exists():
             break
     return lines

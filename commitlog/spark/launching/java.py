@@ -154,12 +154,12 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     raise JavaNotFound(f"no private place for a Java launcher in {tried}: set XDG_CACHE_HOME to a directory of yours")
 
 
-def private_directories(environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
-    """The directories of that kind that are there.
+def private_directories() -> Iterator[Path]:
+    """The places of `cache_directory` that are there and are private, writable or not.
 
-    In an image that is read-only, nobody can write to one of them, and what is in it is good.
+    In an image that is read-only, such a directory may have files that are good to use.
     """
-    return (path for path in _cache_candidates(environment) if path.is_absolute() and _is_private(path))
+    return (path for path in _cache_candidates(os.environ) if path.is_absolute() and _is_private(path))
 
 
 def _cache_candidates(environment: Mapping[str, str]) -> tuple[Path, Path]:
