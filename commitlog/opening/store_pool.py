@@ -51,11 +51,19 @@ def open_pool(
             remove_pool(Path(place.directory))
             raise
         facts = replace(facts, lanes=flushed_ends(control))
-    words = control.words
-    generation = facts.generation + 1  # also where a start has raised the pool's generation and could not save its own
-    words[Header.CLOSING] = 0
-    words[Header.GENERATION] = generation
-    return control, replace(facts, generation=generation)
+    control.words[Header.CLOSING] = 0
+    return control, _raise_generation(control, facts)
+
+
+def _raise_generation(control: ControlRegion, facts: StoreFacts) -> StoreFacts:
+    """Gives the pool the generation of this start. Returns the facts with it, to be saved.
+
+    It is the saved one plus one, whatever the pool has: an earlier start may have raised the pool's
+    generation and ended before it saved its own.
+    """
+    raised = replace(facts, generation=facts.generation + 1)
+    control.words[Header.GENERATION] = raised.generation
+    return raised
 
 
 def _refuse_unsafe_pool(facts: StoreFacts) -> None:
