@@ -593,7 +593,7 @@ def refusal(error: OSError, path: Path, doing: str = "starting the store") -> Co
 
 
 def disk_error(code: int, doing: str, *, to_repeat: bool = False) -> DiskError:
-    """Makes the error for an errno: of a stage's fault, or of what is the user's `to_repeat`."""
+    """Makes the error for an errno that a stage met, or, `to_repeat`, a call of the user's."""
     kind = FAULT_BY_ERRNO.get(code, DiskError)
     waits_for_room = to_repeat and kind in (DiskFull, QuotaExceeded)
     hint = "make room, then do it again; what was accepted is not lost" if waits_for_room else kind.hint

@@ -89,7 +89,7 @@ def _named(error: OSError, destination: str | os.PathLike[str]) -> DiskError | S
 
 
 class StoreBackup:
-    """One run of a backup. Raises OSError too, as the system gives it."""
+    """One run of a backup. An OSError of the system comes out as it is: `backup` names it."""
 
     def __init__(
         self,

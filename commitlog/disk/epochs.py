@@ -71,9 +71,10 @@ def is_of_history(epochs: tuple[Epoch, ...], epoch: int) -> bool:
 
 
 def shared_end(epochs: tuple[Epoch, ...], epoch: int, lane: int) -> int:
-    """How far a lane of a store in an earlier `epoch` may have what the store has that went on.
+    """Up to which log offset a lane may be the same in two stores that were one.
 
-    `epochs` is the history of the one that went on, and `epoch` is of it.
+    One of them went on, and has the history `epochs`. The other one stayed behind in `epoch`, an
+    epoch of this history.
     """
     return min((one.ends.get(lane, 0) for one in epochs if one.epoch > epoch), default=OFFSET_MAX)
 

@@ -68,7 +68,7 @@ def last_deleted(file: Path, data: bytes) -> int:
 
 
 def schema_values(file: Path, data: bytes) -> dict[str, Any]:
-    """What the content of a schema's file says, as its checksum does. Raises StoreDamaged."""
+    """The fields that a schema's file has, checked by its checksum. Raises StoreDamaged."""
     try:
         values = from_checked_json(data, ("format", "topic", "version", "columns", "arrow"))
         if (values["topic"], f"{values['version']}.json") != (file.parent.name, file.name):

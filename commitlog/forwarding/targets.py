@@ -82,10 +82,11 @@ class Targets:
         return _USUAL if self.settings.by_key else max(lanes_max, needed)
 
     def prepare(self, topic: str, lanes: Collection[int], lanes_max: int) -> KafkaTopic:
-        """Returns Kafka's topic for a topic.
+        """Returns the topic in Kafka that a topic goes to, after it has made sure of it.
 
-        It exists, is the same as before, and has enough partitions. If it does not exist, it is
-        made. `lanes_max` is how many lanes the store may have.
+        The topic in Kafka is made if it does not exist. It is the one that was forwarded to before,
+        and it has a partition for each of `lanes`. `lanes_max` is how many lanes the store may
+        have. Raises TargetChanged, TopicRefused, TargetRefused, KafkaException.
         """
         needed = self._needed(lanes)
         known = self._ready.get(topic)

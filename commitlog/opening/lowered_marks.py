@@ -32,10 +32,11 @@ def marks_within(
     unindexed_ends: Mapping[str, int],
     channel: FileChannel,
 ) -> dict[str, TrimMark]:
-    """Returns the marks, lowered to the ends of their topics, if the log has messages of these.
+    """Returns the marks of a lane's topics, none of them above the end of its topic.
 
-    The consume queues tell the ends in the log [first, indexed). `unindexed_ends` has the ends of
-    topics with messages behind `indexed`. Raises DamagedFile, OSError.
+    The mark of a topic without messages in the log stays as it is. `unindexed_ends` has the ends of
+    topics with messages behind the log offset `indexed`; those of all others are found by the
+    consume queues, in the log [first, indexed). Raises DamagedFile, OSError.
     """
     found = dict(marks)
     for topic, mark in marks.items():

@@ -127,7 +127,7 @@ def transaction_of(sys_flag: int) -> Transaction:
 
 
 def host_bytes(sys_flag: int) -> dict[str, int]:
-    """The bytes of each of the two hosts of a record with this SYSFLAG, by the field's name."""
+    """How many bytes the fields `born_host` and `store_host` have in a record with this SYSFLAG."""
     return {
         "born_host": HOST_V6_BYTES if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4_BYTES,
         "store_host": HOST_V6_BYTES if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4_BYTES,

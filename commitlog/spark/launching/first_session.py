@@ -33,7 +33,7 @@ _BODY = b'{"name": "an apple", "weight": 0.2}'
 
 
 def main() -> None:
-    """Makes both. Raises what a session raises, and JarNotUsable."""
+    """Makes the archive of classes and the jar. Raises what a session raises, and JarNotUsable."""
     if os.environ.get(VARIABLE, "make") == "make" and not _is_made():
         _make_archive()
     if os.environ.get(jvm_reader.VARIABLE) != "off":
