@@ -273,11 +273,8 @@ class Store:
         from commitlog.reading.view import StoreView
         from commitlog.statistics import store_statistics
 
-        view = StoreView(self.path)
-        try:
+        with contextlib.closing(StoreView(self.path)) as view:
             return store_statistics(view)
-        finally:
-            view.close()
 
     def close(self) -> StopReport:
         """Closes this store's producers, then drains and stops the stages.

@@ -67,32 +67,22 @@ def readers(
 
 def _seek(store: Path, name: str, to: str) -> None:
     from commitlog.reading.reader_position import seek
-    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.topic_index import current_index
     from commitlog.reading.view import StoreView
 
-    view = StoreView(store)
-    try:
-        index = TopicIndex(view)
-        index.refresh()
+    with current_index(StoreView(store)) as index:
         reader = seek(index, name, to)
         behind = sum(sum(lanes.values()) for lanes in reader.lag(index).values())
-    finally:
-        view.close()
     print_lines([f"moved reader {name}: it is {counted(behind, 'message')} behind now"])
 
 
 def _states(store: Path) -> list[ReaderState]:
     from commitlog.reading.named_readers import reader_states
-    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.topic_index import current_index
     from commitlog.reading.view import StoreView
 
-    view = StoreView(store)
-    try:
-        index = TopicIndex(view)
-        index.refresh()
+    with current_index(StoreView(store)) as index:
         return reader_states(index)
-    finally:
-        view.close()
 
 
 def summary(state: ReaderState) -> str:

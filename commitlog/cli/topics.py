@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -144,11 +145,8 @@ def _topics(store: Path) -> tuple[list[dict[str, Any]], str, CommitLogError | No
 def _log_line(store: Path) -> str:
     from commitlog.reading.view import open_view
 
-    view = open_view(store)
-    try:
+    with contextlib.closing(open_view(store)) as view:
         limits = {lane: view.limits(lane) for lane in view.lanes()}
-    finally:
-        view.close()
     size = sum(lane.flushed - max(lane.first, 0) for lane in limits.values())
     return f"the log has {size:,} bytes, in lanes {', '.join(map(str, limits)) or 'none'}; its topics are not known"
 
@@ -200,15 +198,13 @@ def _create(store: Path, topic: str, columns: str) -> None:
 
 def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> None:
     from commitlog.reading.topic_facts import facts_below
-    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.topic_index import current_index
     from commitlog.reading.topic_trim import carry_out, check_readers, parse_before, plan_trim
     from commitlog.reading.view import StoreView
 
     starts = parse_before(topic, before)
     view = StoreView(store)
-    try:
-        index = TopicIndex(view)
-        index.refresh()
+    with current_index(view) as index:
         plan = plan_trim(index, topic, starts)
         if not force:
             check_readers(index, plan)
@@ -219,8 +215,6 @@ def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> No
             confirm("Trim them?")
         if plan.messages:
             carry_out(view, plan)
-    finally:
-        view.close()
     print_lines([f"trimmed {counted(plan.messages, 'message')} of {topic}, kept {plan.kept:,}; {_LATER}"])
 
 
@@ -231,14 +225,12 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.inspecting.topic_list import newest_schemas
     from commitlog.reading.topic_facts import facts_below
-    from commitlog.reading.topic_index import TopicIndex
+    from commitlog.reading.topic_index import current_index
     from commitlog.reading.topic_trim import carry_out
     from commitlog.reading.view import StoreView
 
     view = StoreView(store)
-    try:
-        index = TopicIndex(view)
-        index.refresh()
+    with current_index(view) as index:
         is_typed = topic in newest_schemas(StoreDirectory(store))
         plan = _checked(view, index, topic, typed=is_typed, force=force)
         if not yes:
@@ -252,8 +244,6 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
             from commitlog.schemas.topic_schemas import TopicSchemas
 
             TopicSchemas(StoreDirectory(store)).delete(topic)
-    finally:
-        view.close()
     print_lines([f"deleted {topic} with {counted(plan.messages, 'message')}; {_LATER}"])
 
 

@@ -65,14 +65,14 @@ def trim(
         if not _would_take(directory, request):
             return
         confirm("Delete them?")
-    with changing(directory, directory.trim_lock_file), _running(directory):
-        view = StoreView(store)
-        try:
-            _await_index(view)
-            segments, held = _carry_out(view, request)
-            kept = _kept(view, request)
-        finally:
-            view.close()
+    with (
+        changing(directory, directory.trim_lock_file),
+        _running(directory),
+        contextlib.closing(StoreView(store)) as view,
+    ):
+        _await_index(view)
+        segments, held = _carry_out(view, request)
+        kept = _kept(view, request)
     deleted = f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}"
     print_lines([f"{deleted}; {kept}"])
     if held:
@@ -110,13 +110,11 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
     from commitlog.reading.view import StoreView
 
     view = StoreView(directory.path)
-    try:
+    with contextlib.closing(view):
         _await_index(view)
         index = TopicIndex(view)
         index.refresh()
         plan = plan_segment_trim(index, request)
-    finally:
-        view.close()
     if not plan.segments:
         if request.before_ms is not None:
             why = f"no segment besides the last of each lane is older than {shown_time(request.before_ms)}"

@@ -285,11 +285,8 @@ class SliceReader:
 
         Any other missing file is damage.
         """
-        view = open_view(self.plan.path)
-        try:
+        with contextlib.closing(open_view(self.plan.path)) as view:
             return view.limits(self.slice.lane).first
-        finally:
-            view.close()
 
     def _leave_out_hole(self, hole: Hole | None, upto: int) -> None:
         """Leaves out the rows before `upto`, which were in a hole of the log."""

@@ -10,7 +10,7 @@ from typing import Any
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.topic_facts import topic_facts
-from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.topic_index import current_index
 from commitlog.reading.view import open_view
 
 
@@ -23,18 +23,13 @@ def topic_list(store: str | os.PathLike[str], is_wanted: Callable[[str], bool] =
 
     Raises what opening a store raises, DamagedFile.
     """
-    view = open_view(store)
-    try:
-        index = TopicIndex(view)
-        index.refresh()
+    with current_index(open_view(store)) as index:
         now_ms = SYSTEM_CLOCK.wall_ms()
-        schemas = {} if view.one_log else newest_schemas(StoreDirectory(store), is_wanted)
+        schemas = {} if index.view.one_log else newest_schemas(StoreDirectory(store), is_wanted)
         return [
             {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
             for topic in sorted({*filter(is_wanted, index.topics()), *schemas})
         ]
-    finally:
-        view.close()
 
 
 def newest_schemas(directory: StoreDirectory, is_wanted: Callable[[str], bool] = _every) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,9 @@ threads must not share one.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.disk.schema_versions import declared_topics
@@ -161,3 +163,15 @@ class TopicIndex:
     def find_by_time(self, topic: str, lane: int, timestamp_ms: int) -> int | None:
         """The queue offset of the first message stored at or after a time (ms), or None."""
         return find_by_time(self.lane(lane), topic, timestamp_ms)
+
+
+@contextlib.contextmanager
+def current_index(view: LogView) -> Iterator[TopicIndex]:
+    """The index of a view as it is now. The view is closed at the end of the with-block.
+
+    Raises DamagedFile, CommitLogError.
+    """
+    with contextlib.closing(view):
+        index = TopicIndex(view)
+        index.refresh()
+        yield index
