@@ -109,7 +109,7 @@ class Adoption:
                 f"lane {lane}: its buffers are gone; {lost} bytes that were accepted and not committed are lost"
             )
             _note_loss(row, row[Lane.FLUSHED])
-            self._recover(lane)
+            self._recover(lane, known_end=row[Lane.FLUSHED])
             row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]  # what was committed may have been kept
             row[Lane.BUFFERS] += 1  # last: a start that is killed before is repeated
             return

@@ -16,7 +16,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import PoolNotAdopted, UnsafePath
 from commitlog.opening import Report
 from commitlog.opening.new_pool import flushed_ends, make_pool, recover_all_into
-from commitlog.opening.stray_pools import name_store, newer_pool, remove_pool
+from commitlog.opening.stray_pools import name_store, refuse_second_store, remove_pool, unknown_pool, unreadable_pools
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header
@@ -29,7 +29,7 @@ def open_pool(
     """Opens the control region of a start, sets its positions, and returns the facts to save.
 
     The generation is raised in these facts; the caller saves them before the first append. Raises
-    PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, DiskError, UnsafePath.
+    StoreRunning, PoolNotAdopted, NotEnoughSharedMemory, RecoveryError, DiskError, UnsafePath.
     """
     _refuse_unsafe_pool(facts)
     control = attach_control(directory, facts, writable=True)
@@ -40,8 +40,9 @@ def open_pool(
         with contextlib.suppress(OSError):  # for people only; the store may be at another path than before
             name_store(control.region.path.parent, directory.path, channel)
     else:
-        _refuse_older_facts(directory, facts)
-        _explain_missing_pool(facts, report)
+        refuse_second_store(directory.path)
+        _explain_missing_pool(directory, facts, report)
+        _refuse_wrong_facts(directory, facts, report)
         control, place = make_pool(directory, facts)
         facts = replace(facts, pool=place)
         try:
@@ -83,23 +84,40 @@ def _refuse_unsafe_pool(facts: StoreFacts) -> None:
         raise UnsafePath(f"the pool of this store is not safe: {error}") from error
 
 
-def _refuse_older_facts(directory: StoreDirectory, facts: StoreFacts) -> None:
-    """Raises PoolNotAdopted if a later start's pool is there, with messages that no file has."""
-    if newer := newer_pool(directory.path, facts.id, facts.generation):
-        raise PoolNotAdopted(
-            f"{directory.file} is older than the pool {newer.directory}, where {newer.unflushed:,} bytes are that were "
-            f"accepted and never flushed: put the newer {directory.file.name} back. Or keep a copy of the pool, then remove "
-            f"it to go on with what the store's files say: these bytes are given up then"
-        )
+def _refuse_wrong_facts(directory: StoreDirectory, facts: StoreFacts, report: Report) -> None:
+    """Raises PoolNotAdopted if `store.json` is not that of a pool with messages that no file has.
+
+    A directory without any lane was emptied by somebody who begins anew, or it has the inode of one
+    that was removed. So its pool is only named.
+    """
+    for finding in unreadable_pools(directory.path):
+        report(finding)
+    pool = unknown_pool(directory.path, facts)
+    is_empty = not facts.generation and not directory.lane_numbers()
+    if pool is not None and is_empty:
+        report(str(pool))
+    if pool is None or is_empty or not pool.unflushed:
+        return
+    kind, wanted = ("older than", "newer") if facts.generation else ("new, and not that of", "former")
+    raise PoolNotAdopted(
+        f"{directory.file} is {kind} the pool {pool.directory}, where {pool.unflushed:,} bytes are that were accepted and "
+        f"never flushed: put the {wanted} {directory.file.name} back. Or keep a copy of the pool, then remove it to go on "
+        f"with what the store's files say: these bytes are given up then"
+    )
 
 
-def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:
+def _explain_missing_pool(directory: StoreDirectory, facts: StoreFacts, report: Report) -> None:
     """Says why the last pool is not adopted, where there was one.
 
-    Raises PoolNotAdopted, OSError.
+    Raises PoolNotAdopted, StoreDamaged, OSError.
     """
     pool = facts.pool
     if pool is None:
+        if not facts.is_backup and (killed := _killed_lanes(directory)):
+            report(
+                f"the store was killed, as the file abort of lane {killed[0]} says, and {directory.file} is older or new, "
+                f"because it names no pool: what was accepted and not committed is gone if that pool is"
+            )
         return
     if pool.boot_id != boot_id():
         report("the machine was started again: what was accepted and not committed before is gone with its memory")
@@ -111,6 +129,11 @@ def _explain_missing_pool(facts: StoreFacts, report: Report) -> None:
     else:
         _refuse_damaged_pool(Path(pool.directory))
         report(f"the pool {pool.directory} does not belong to this copy of the store: it is left alone")
+
+
+def _killed_lanes(directory: StoreDirectory) -> list[int]:
+    """The lanes that were not stopped properly."""
+    return [lane for lane in directory.lane_numbers() if directory.lane_directory(lane).abort_file.exists()]
 
 
 def _refuse_damaged_pool(pool: Path) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.locks import is_pool_held
 from commitlog.disk.processes import stat_fields
-from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError
+from commitlog.disk.store_directory import StoreDirectory, StoreFacts
+from commitlog.errors import CommitLogError, StoreRunning
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.region import RegionError, base_directory, private_directory
@@ -105,17 +106,50 @@ def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
     return False
 
 
-def newer_pool(store: Path, store_id: str, generation: int) -> StrayPool | None:
-    """A pool of this very store that is newer than its `store.json`, and has what no file has.
+def unknown_pool(store: Path, facts: StoreFacts) -> StrayPool | None:
+    """A pool of this very directory that its `store.json` does not know.
 
-    Somebody has put an older `store.json` back.
+    Somebody has put an older file back. Or it was lost, and a start has made a new one, which has
+    another id. A pool with bytes that no file has comes first.
     """
-    for directory, owner in _pools():
+    found: list[StrayPool] = []
+    for directory in _directories():
         with contextlib.suppress(OSError, RegionError), contextlib.closing(ControlRegion.attach(directory)) as control:
-            is_its_own = control.belongs_to(store_id, store, control.generation)
-            if is_its_own and control.generation > generation and (unflushed := _unflushed(control)):
-                return StrayPool(directory, owner, control.region.size, unflushed, is_replaced=True)
-    return None
+            is_known = facts.generation > 0
+            if control.belongs_to(facts.id, store, control.generation):
+                is_known = control.generation <= facts.generation
+            if control.is_at(store) and not is_known:
+                unflushed = _unflushed(control)
+                found.append(StrayPool(directory, store, control.region.size, unflushed, is_replaced=True))
+    return max(found, key=lambda pool: pool.unflushed, default=None)
+
+
+def refuse_second_store(store: Path) -> None:
+    """Raises StoreRunning if a supervisor runs in this very directory, whose files were taken away.
+
+    Only its pool tells of it.
+    """
+    for directory in _directories():
+        with contextlib.suppress(OSError, RegionError), contextlib.closing(ControlRegion.attach(directory)) as control:
+            if control.is_at(store) and is_pool_held(directory, DISK):
+                pid = control.words[Header.SUPERVISOR_PID]
+                raise StoreRunning(
+                    f"{store}: a store whose files were here runs on with the pool {directory}: put its files back, or "
+                    f"end its supervisor, pid {pid}"
+                )
+
+
+def unreadable_pools(store: Path) -> Iterator[str]:
+    """Gives a line for each pool that has the path of a store, and that nobody can read."""
+    for directory, owner in _pools():
+        if owner == store:
+            try:
+                ControlRegion.attach(directory).close()
+            except (OSError, RegionError) as error:
+                yield (
+                    f"the pool {directory} can't be read, and may hold messages of this store that no file has: {error}. "
+                    f"Put the file back, and {store / 'store.json'} as it was. Or remove the pool to give them up"
+                )
 
 
 def _unflushed(control: ControlRegion) -> int:
@@ -123,11 +157,18 @@ def _unflushed(control: ControlRegion) -> int:
     return sum(max(row[Lane.WROTE] - row[Lane.FLUSHED], 0) for row in rows)  # less than 0 is damage
 
 
-def _pools() -> Iterator[tuple[Path, Path]]:
-    """This user's pools, each with the path of its store."""
+def _directories() -> Iterator[Path]:
+    """The directories of this user's pools."""
     for directory in sorted(base_directory().glob(f"commitlog-{os.geteuid()}-*")):
         with contextlib.suppress(OSError, RegionError):
             private_directory(directory, create=False)
+            yield directory
+
+
+def _pools() -> Iterator[tuple[Path, Path]]:
+    """This user's pools, each with the path of its store."""
+    for directory in _directories():
+        with contextlib.suppress(OSError):
             yield directory, Path(os.fsdecode(DISK.read_file(directory / STORE_NAME, _PATH_BYTES_MAX)))
 
 

@@ -12,7 +12,7 @@ import commitlog
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import PoolNotAdopted
+from commitlog.errors import CorruptRecord, DamagedFile, PoolNotAdopted
 from commitlog.inspecting.verify import verify_store
 from tests.builders.killed import kill_store
 from tests.waiting import wait_until
@@ -138,6 +138,19 @@ def test_older_files_than_the_buffers_are_refused(tmp_path: Path, subtests: pyte
                     commitlog.Store.open(case.path, CONFIG)
     case.put_back(newer)  # positions and queues stay older
     case.is_whole()
+
+
+def test_a_lane_without_buffers_is_older(tmp_path: Path) -> None:
+    """The pool still says how far it was flushed: what its older files lack is damage."""
+    case = Killed(tmp_path, 6, 2.5)
+    case.put_back(case.copies[2.5], "commitlog", "positions", "consumequeue")
+    place = StoreDirectory(case.path).load().pool
+    assert place is not None
+    Path(place.directory, "lane-0").unlink()
+    commitlog.Store.open(case.path, CONFIG).close()
+    assert not verify_store(case.path).good
+    with pytest.raises((CorruptRecord, DamagedFile)), commitlog.Reader(case.path) as reader:
+        list(reader)
 
 
 def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
+from tests.command_line import run_process
 from tests.crash.scene import halted_process, pid_of
 from tests.waiting import wait_until
 
@@ -160,21 +161,115 @@ def test_a_pool_that_the_system_lets_nobody_make(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def kill_with_unflushed(path: Path) -> None:
+    """Kills all of a store, whose only message is in its pool."""
+    store = commitlog.Store.open(path, CONFIG)
+    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
+        producer.send("t", b"only in memory")
+        kill_store(store)
+
+
+def lose(path: Path, *patterns: str) -> None:
+    """Removes files of a store, or of its pool."""
+    for pattern in patterns:
+        for file in path.glob(pattern):
+            remove(file)
+
+
+def values(path: Path) -> list[bytes]:
+    with commitlog.Reader(path) as reader:
+        return [message.value for message in reader]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_new_store_json_hides_no_pool(named: bool, tmp_path: Path, shm_root: Path) -> None:
+    """The file is lost, and all that names the store's id: the start makes a new one.
+
+    The pool may have lost the file with the store's path, too.
+    """
+    path = tmp_path / "store"
+    file = StoreDirectory(path).file
+    kill_with_unflushed(path)
+    right = file.read_bytes()
+    lose(path, "store.json", "lanes/*/positions")
+    if not named:
+        lose(shm_root, "*/store")
+    for _ in range(2):  # the first one has made the file
+        with pytest.raises(
+            errors.PoolNotAdopted, match=r"store.json is new, .* the pool .* accepted and never flushed"
+        ):
+            commitlog.Store.open(path, CONFIG)
+    file.write_bytes(right)
+    commitlog.Store.open(path, CONFIG).close()
+    assert values(path) == [b"only in memory"]
+
+
+@pytest.mark.leaves_pools
+@pytest.mark.parametrize("control", ["there", "lost"])
+def test_an_emptied_store_names_its_pool(
+    control: str, tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who begins anew in the directory is told what the pool has, or that it can't be read."""
+    path = tmp_path / "store"
+    kill_with_unflushed(path)
+    lose(path, "*")
+    if control == "lost":
+        lose(shm_root, "*/control")
+    commitlog.Store.open(path, CONFIG).close()
+    (pool,) = shm_root.iterdir()
+    wanted = "accepted and never written to disk" if control == "there" else "can't be read"
+    assert any(str(pool) in text and wanted in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize("kind", ["older", "new"])
+def test_a_pool_that_is_gone_and_that_no_store_json_names(
+    kind: str, tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lane was not stopped properly: so a start says that something may be lost."""
+    path = tmp_path / "store"
+    commitlog.Store.open(path, CONFIG).close()
+    older = (path / "store.json").read_bytes()
+    kill_with_unflushed(path)
+    lose(path, "store.json", "lanes/*/positions")
+    lose(shm_root, "*")
+    if kind == "older":
+        (path / "store.json").write_bytes(older)
+    for _ in range(2):
+        commitlog.Store.open(path, CONFIG).close()
+    told = [text for text in caplog.messages if "names no pool" in text]
+    assert len(told) == 1
+    assert values(path) == []
+
+
+def test_no_second_store_begins_in_the_directory_of_one_that_runs(tmp_path: Path) -> None:
+    """Somebody has taken its files away, also those that are locked."""
+    path, aside = tmp_path / "store", tmp_path / "aside"
+    aside.mkdir()
+    with commitlog.Store.open(path, CONFIG), commitlog.Producer(path) as producer:
+        producer.send("t", b"1").wait("flushed")
+        for file in path.iterdir():
+            file.rename(aside / file.name)
+        second = run_process("run", path)
+        lose(path, "*")
+        for file in aside.iterdir():
+            file.rename(path / file.name)
+        assert f"pid {pid_of(path, '')}".encode() in second.stderr
+        assert second.returncode
+        producer.send("t", b"3").wait("flushed")
+    assert values(path) == [b"1", b"3"]
+
+
 def test_an_older_store_json_hides_no_pool(tmp_path: Path) -> None:
     """The file of a proper stop is put back over that of a killed store: it names no pool."""
     path = tmp_path / "store"
     file = StoreDirectory(path).file
     commitlog.Store.open(path, CONFIG).close()
     older = file.read_bytes()
-    store = commitlog.Store.open(path, CONFIG)
-    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
-        producer.send("t", b"only in memory")
-        kill_store(store)
+    kill_with_unflushed(path)
     newer = file.read_bytes()
     file.write_bytes(older)
     with pytest.raises(errors.PoolNotAdopted, match=r"store.json is older than the pool .* accepted and never flushed"):
         commitlog.Store.open(path, CONFIG)
     file.write_bytes(newer)
     commitlog.Store.open(path, CONFIG).close()
-    with commitlog.Reader(path) as reader:
-        assert [message.value for message in reader] == [b"only in memory"]
+    assert values(path) == [b"only in memory"]
