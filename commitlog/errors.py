@@ -5,7 +5,8 @@ nothing else. The text of an error is one line: what is wrong, then the way out.
 RocketMQ's name for what became of the message.
 
 If the disk refuses a stage, the stage publishes the errno in shared memory: a *fault*. A producer
-that waits raises the class of that errno: see `FAULT_BY_ERRNO`.
+that waits raises the class of that errno: see `FAULT_BY_ERRNO`. What names an errno is in this
+module too: a program that has loaded it needs no other file to say that the system refuses.
 """
 
 from __future__ import annotations
@@ -619,6 +620,21 @@ def named_while_reading(path: object) -> Iterator[None]:
         yield
     except OSError as error:
         raise read_error(error, path) from error
+
+
+@contextlib.contextmanager
+def named_faults(doing: str, advice: str) -> Iterator[None]:
+    """Names an OSError within a with-block of a start, or of a copy.
+
+    It becomes a DiskError if the disk refuses, and otherwise a RecoveryError. `doing` and `advice`
+    are parts of the error's text.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FAULT_BY_ERRNO and not isinstance(error, FileNotFoundError):
+            raise disk_error(error.errno, doing, to_repeat=True) from error
+        raise RecoveryError(f"{doing}: {error}; {advice}") from error
 
 
 @contextlib.contextmanager

@@ -17,9 +17,8 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Quarantine, rebuild_mark
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.disk.topic_ends import TopicEnds, load_ends
-from commitlog.errors import CorruptRecord, DamagedFile, PoolNotAdopted
+from commitlog.errors import CorruptRecord, DamagedFile, PoolNotAdopted, named_faults
 from commitlog.opening import Report
-from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.noted_damage import NamedMessages, note_damage
 from commitlog.opening.queue_files import QueueFiles
 from commitlog.opening.queue_repair import QueueRepair

@@ -35,9 +35,8 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.quarantine import Cut, Quarantine, rewrite_log
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.disk.topic_ends import TopicEnds, load_ends
-from commitlog.errors import DamagedFile, RecoveryError
+from commitlog.errors import DamagedFile, RecoveryError, named_faults
 from commitlog.opening import Report
-from commitlog.opening.disk_faults import named_faults
 from commitlog.opening.lost_files import gaps_of_files
 from commitlog.opening.lowered_marks import lower_marks
 from commitlog.opening.noted_damage import NamedMessages, note_damage

@@ -10,8 +10,7 @@ from pathlib import Path
 from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import RecoveryError, ReplicaRefused, StoreMoved, StoreRunning
-from commitlog.opening.disk_faults import named_faults
+from commitlog.errors import RecoveryError, ReplicaRefused, StoreMoved, StoreRunning, named_faults
 
 
 def take_lock(directory: StoreDirectory) -> int:

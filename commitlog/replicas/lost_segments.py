@@ -21,8 +21,7 @@ from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.new_segment import NewSegment
 from commitlog.disk.quarantine import Quarantine, corruption_notes, is_noted, read_corruption_note
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
-from commitlog.errors import CorruptRecord, DamagedFile, RecoveryError, ReplicaRefused, ReplicationRefused
-from commitlog.opening.disk_faults import named_faults
+from commitlog.errors import CorruptRecord, DamagedFile, RecoveryError, ReplicaRefused, ReplicationRefused, named_faults
 from commitlog.opening.lost_files import gaps_of_files
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_repair import cut_queues
