@@ -27,6 +27,7 @@ class LoggerName(StrEnum):
     flusher = "flusher"
     allocator = "allocator"
     dispatcher = "dispatcher"
+    ha_service = "ha_service"
 
 
 class Level(StrEnum):
@@ -46,7 +47,7 @@ def logs(
         list[LoggerName] | None,
         typer.Option(
             metavar="NAME",
-            help="Only this one: supervisor, committer, flusher, allocator, dispatcher; may be given again.",
+            help=f"Only this one: {', '.join(LoggerName)}; may be given again.",
         ),
     ] = None,
     level: Annotated[

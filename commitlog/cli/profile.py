@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import duration, size
-from commitlog.shm.layout import STAGES
+from commitlog.shm.layout import ALL_STAGES, HA_SERVICE, STAGES
 
 if TYPE_CHECKING:
     from commitlog.inspecting.profiling import Profile
 
 
 def profile(
-    stage: Annotated[str, typer.Argument(metavar="STAGE", help=f"{', '.join(STAGES)}.")],
+    stage: Annotated[
+        str, typer.Argument(metavar="STAGE", help=f"{', '.join(STAGES)}; with --store also {HA_SERVICE}.")
+    ],
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A running store; without it the stage is run alone.")
     ] = None,
@@ -55,8 +57,9 @@ def profile(
 
     if not 1 <= seconds <= 86_400:
         raise typer.BadParameter(f"--seconds {seconds:g}: allowed are times from 1s to 1d")
-    if stage not in STAGES:
-        raise typer.BadParameter(f"no stage {stage}; there are {', '.join(STAGES)}")
+    stages = STAGES if store is None else ALL_STAGES
+    if stage not in stages:
+        raise typer.BadParameter(f"no stage {stage}; there are {', '.join(stages)}")
     try:
         DISK.create_directory(out)
     except OSError as error:

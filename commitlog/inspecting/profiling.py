@@ -233,6 +233,8 @@ def profile_running(store: Path, stage: str, seconds: float, draft: Path) -> Pro
             raise StoreNotRunning(f"{store}: its stages are not running; without --store the {stage} is run alone")
         row = control.stage_row(stage)
         pid = row[Stage.PID]
+        if not pid:
+            raise ProfileRefused(f"{store}: its {stage} does not run; `commitlog stat` shows the stages that do")
         before, then = _counters(control, stage), Clocks.of(pid)
         durations = Histogram.load(row, Stage.HISTOGRAM)
         with sampling(pid, seconds, draft) as stacks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from commitlog import Store
 from commitlog.cli.profile import describe
 from commitlog.inspecting import profiling
 from commitlog.inspecting.flame_graph import flame_graph
@@ -71,17 +73,40 @@ def test_no_ptrace_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         pass
 
 
+def play_profiler(directory: Path, monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
+    """Puts a program in py-spy's place that sees the same stack whatever it looks at."""
+    playing = directory / "py-spy"
+    playing.write_text(f"#!/bin/sh\nfor last do :; done\nsleep 1\necho '{stack}' >\"$last\"\n")
+    playing.chmod(0o700)
+    monkeypatch.setattr(profiling, "_tool", lambda name: str(playing) if name == "py-spy" else None)
+
+
+@pytest.mark.usefixtures("shm_root")
+def test_a_stage_of_a_running_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A store without replication has no ha_service that runs; nor can that one be run alone."""
+    play_profiler(tmp_path, monkeypatch, "main (a.py:1);work (b.py:2) 5")
+    store, out = tmp_path / "store", tmp_path / "out"
+    with Store.open(store):
+        found = run("profile", "flusher", "--store", str(store), "--seconds", "1", "--out", str(out))
+        not_there = run("profile", "ha_service", "--store", str(store), "--out", str(out))
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert re.search(rb"^flusher, .*store, process \d+$", found.stdout, re.MULTILINE)
+    assert re.search(rb"^  work \(b\.py\) +100\.0%$", found.stdout, re.MULTILINE)
+    assert re.search(rb"^  wakeups ", found.stdout, re.MULTILINE)
+    ElementTree.fromstring((out / "profile-flusher.svg").read_text())
+    assert not_there.returncode == 1
+    assert b"store: its ha_service does not run; `commitlog stat` shows" in not_there.stderr
+    assert run("profile", "ha_service").returncode == 2
+    assert {path.name for path in out.iterdir()} == {"profile-flusher.svg"}
+
+
 def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The real stage works on its prepared input, and only py-spy is a fake.
 
     Not every machine allows py-spy.
     """
-    playing = tmp_path / "py-spy"
     inner = ("Alone._rounds (commitlog/stages/alone.py:1)", "write_once (commitlog/disk/file_channel.py:5)")
-    stack = ";".join(("main (commitlog/stages/alone.py:9)", *inner)) + " 5"
-    playing.write_text(f"#!/bin/sh\nfor last do :; done\nsleep 1\necho '{stack}' >\"$last\"\n")
-    playing.chmod(0o700)
-    monkeypatch.setattr(profiling, "_tool", lambda name: str(playing) if name == "py-spy" else None)
+    play_profiler(tmp_path, monkeypatch, ";".join(("main (commitlog/stages/alone.py:9)", *inner)) + " 5")
     found = profiling.profile_alone("committer", 1, tmp_path / "store", tmp_path / "draft", 1 << 16, 100)
     assert found.counters["passes"] >= 1
     assert found.counters["bytes"] > 0

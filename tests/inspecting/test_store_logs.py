@@ -17,7 +17,7 @@ import commitlog
 from commitlog.cli.app import app
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import BadStart
-from commitlog.inspecting.store_logs import StageLog, StoreLogs
+from commitlog.inspecting.store_logs import LOGGERS, StageLog, StoreLogs
 from commitlog.lines import JsonFormatter, LineFormatter
 from commitlog.stages.supervising.log_files import LOGS_KEPT, RotatingHandler, open_log
 
@@ -72,6 +72,14 @@ def test_stages_and_levels_are_chosen(store: Path) -> None:
     assert more == ["      File x", "    ZeroDivisionError: y"]
     done = CliRunner().invoke(app, ["logs", str(store), "--stage", "nobody"])
     assert done.exit_code == 2
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_each_log_of_a_store_can_be_chosen(tmp_path: Path, name: str) -> None:
+    others = dict.fromkeys(LOGGERS, "2027-01-01 00:00:00,100 INFO another\n")
+    store = logs_of(tmp_path / "store", **others | {name: "2027-01-01 00:00:00,100 INFO wanted\n"})
+    (line,) = shown(store, "--stage", name)
+    assert line.endswith("wanted")
 
 
 def test_json_has_an_object_an_entry(store: Path) -> None:
