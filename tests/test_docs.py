@@ -120,6 +120,33 @@ def test_a_command_line_is_understood(line: str) -> None:
     command.make_context(words[0], words[1:], parent=context)
 
 
+def options_by_command() -> Iterator[tuple[str, list[str]]]:
+    """Each command, as it is called, with the names of one of its options; help is left out."""
+    group = typer.main.get_command(app)
+    commands = {name: group.get_command(typer.Context(group), name) for name in COMMANDS}  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        parts = {f"{name} {part}": below for part, below in getattr(command, "commands", {}).items()} or {name: command}
+        for called, part in parts.items():
+            for option in part.params:
+                if option.param_type_name == "option":
+                    yield called, [*option.opts, *option.secondary_opts]
+
+
+def test_every_option_of_a_command_is_on_a_page_that_names_the_command() -> None:
+    texts = [page.read_text() for page in [ROOT / "README.md", *HOW_TOS]]
+    options = [*options_by_command()]
+    missing = [
+        f"{command} {names[0]}"
+        for command, names in options
+        if not any(
+            f"commitlog {command}" in text and re.search(rf"(?<![\w-])({'|'.join(names)})(?![\w-])", text)
+            for text in texts
+        )
+    ]
+    assert len(options) > 120
+    assert not missing
+
+
 def test_commands_in_prose_are_there() -> None:
     wrong = {
         f"{page.name}: {code}"
