@@ -30,8 +30,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell does for bac
 
 _DISPLAY = ("CLICOLOR", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PY_COLORS")
 _PROGRAMS = ("COMMITLOG_", "PYSPARK_", "PYTHON", "SPARK_")
+_KEPT = {"COMMITLOG_NATIVE"}  # the core to test
+if "COVERAGE_PROCESS_START" in os.environ:  # scripts/coverage has its packages there, for all processes
+    _KEPT.add("PYTHONPATH")
 for _name in list(os.environ):  # settings of a user or a CI service for other programs
-    if _name.startswith(_DISPLAY + _PROGRAMS) and _name != "COMMITLOG_NATIVE":  # the core to test
+    if _name.startswith(_DISPLAY + _PROGRAMS) and _name not in _KEPT:
         del os.environ[_name]
 
 # numpy's OpenBLAS starts a thread for each core at import. No process of a test needs them.
