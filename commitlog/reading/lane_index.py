@@ -229,24 +229,21 @@ class LaneIndex:
     def _read_queues(self, limits: LaneLimits) -> None:
         self._met.clear()
         total = 0
-        for topic in self.consume_queues.topics():
-            first, end = self.consume_queues.bounds(topic, limits)
+        for topic, (first, end, record_bytes) in self.consume_queues.bounds(self.consume_queues.topics(), limits):
             total += end
             if not end:
                 continue
-            known = self.queues.get(topic)
-            if known is None:
-                self.queues[topic] = QueueRange(first, end, end)
-            else:
-                known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
+            known = self.queues.setdefault(topic, QueueRange(first, end, end))
+            known.first, known.end, known.indexed = first, max(end, known.end), max(end, known.indexed)
+            known.record_bytes = record_bytes
         if limits.entries not in (-1, total):
             raise DoubtfulQueue(f"its consume queues end at {total:,} in all, not at {limits.entries:,}")
         self._forget_waypoints(limits.first)
 
     def _read_firsts(self, limits: LaneLimits) -> None:
         """Finds the first offset of each queue again, after retention has deleted segments."""
-        for topic, known in self.queues.items():
-            first, end = self.consume_queues.bounds(topic, limits)
+        for topic, (first, end, _) in self.consume_queues.bounds(self.queues, limits):
+            known = self.queues[topic]
             end = min(end, known.end)
             if end:
                 known.first = max(min(first, end), known.first)

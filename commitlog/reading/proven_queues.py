@@ -8,8 +8,11 @@ record is read, because each reader checks the records that it gets.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
+
+import numpy as np
 
 from commitlog.disk.consume_queue import ConsumeQueue, is_light
 from commitlog.disk.quarantine import is_noted
@@ -20,6 +23,7 @@ from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, record_of_en
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.readable_log import ReadableLog
 from commitlog.reading.rocketmq_bounds import rocketmq_bounds
+from commitlog.reading.small_queues import have_records, small_queues
 from commitlog.reading.view import LaneLimits
 from commitlog.record.record import Record
 from commitlog.record.record_layout import RECORD_BYTES_MIN
@@ -50,12 +54,27 @@ class ProvenQueues:
         """Topic and lane, which all records of a consume queue have in common."""
         return NamedQueue(topic, self._log.lane, offset_is_stored=not (self._view.one_log and is_light(topic)))
 
-    def bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
-        """First and end of the queue offsets whose records are below `dispatched` and not deleted.
+    def bounds(self, topics: Iterable[str], limits: LaneLimits) -> Iterator[tuple[str, Bounds]]:
+        """The bounds of each topic's records that are below `dispatched` and not deleted.
 
         Entries behind them may name records that were lost with a pool. Raises DoubtfulQueue,
         and OSError for what this process lacks.
         """
+        wanted, known = list(topics), dict[str, Bounds]()
+        if not self._view.one_log:
+            known = self._bounds_of_small(wanted, limits)
+        for topic in wanted:
+            yield topic, known[topic] if topic in known else Bounds(*self._bounds(topic, limits))
+
+    def _bounds_of_small(self, topics: list[str], limits: LaneLimits) -> dict[str, Bounds]:
+        """The bounds of those queues that are small, and proven."""
+        small = small_queues(self._directory, topics, limits.first, limits.dispatched, self._view.channel)
+        proven = have_records(self._log.segments, self._log.lane, small)
+        firsts = small.firsts if limits.first > 0 else np.zeros_like(small.firsts)
+        columns = small.topics, firsts.tolist(), small.ends.tolist(), small.record_bytes.tolist(), proven.tolist()
+        return {topic: Bounds(*bounds) for topic, *bounds, is_proven in zip(*columns, strict=True) if is_proven}
+
+    def _bounds(self, topic: str, limits: LaneLimits) -> tuple[int, int]:
         with self.open(topic) as queue:
             try:
                 if self._view.one_log:
@@ -116,6 +135,14 @@ class ProvenQueues:
             raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
         where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
         return record_of_entry(self._log.segments, self.named(topic), offset, where, size, check_crc=False)
+
+
+class Bounds(NamedTuple):
+    """The queue offsets [first, end), and the mean size of these records; 0 if nobody knows it."""
+
+    first: int
+    end: int
+    record_bytes: float = 0
 
 
 class DoubtfulQueue(Exception):

@@ -13,8 +13,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from commitlog.disk.consume_queue import ENTRY_BYTES, PRE_FILL_SIZE, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import read_ahead
@@ -22,6 +20,7 @@ from commitlog.disk.quarantine import is_noted
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.log_walk import RecentSegments
+from commitlog.reading.small_queues import small_queues
 from commitlog.record.record import Record, decode
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import segment_start
@@ -29,7 +28,6 @@ from commitlog.shm.layout import segment_start
 _BESIDE = 2
 """How many entries a probe looks at on each of its sides."""
 _LOOKS_MOST = 100
-_SMALL_ENTRIES = 512
 
 Place = tuple[int, int]
 """Physical offset and size of an entry."""
@@ -186,28 +184,14 @@ def ends_of_queues(
     lane_directory: LaneDirectory, first_where: int, end_where: int, channel: FileChannel
 ) -> dict[str, int] | None:
     """Topic → the end of its queue in a lane, or None if one of them can't be read."""
-    ends = {}
-    for topic in channel.list(lane_directory.consumequeue):
-        with ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue:
-            try:
-                end = _end_of_small(queue, end_where)
-                ends[topic] = QueueBounds(queue, first_where, end_where).find()[1] if end is None else end
-            except (DamagedFile, OSError):
-                return None
+    topics = channel.list(lane_directory.consumequeue)
+    small = small_queues(lane_directory, topics, first_where, end_where, channel)
+    ends = dict(zip(small.topics, small.ends.tolist(), strict=True))
+    for topic in topics:
+        if topic not in ends:
+            with ConsumeQueue(lane_directory.queue_path(topic), channel=channel) as queue:
+                try:
+                    ends[topic] = QueueBounds(queue, first_where, end_where).find()[1]
+                except (DamagedFile, OSError):
+                    return None
     return ends
-
-
-def _end_of_small(queue: ConsumeQueue, end_where: int) -> int | None:
-    """Where a queue of few entries ends, found with one read. None for a larger queue.
-
-    Lanes with thousands of topics have small queues.
-    """
-    starts = queue.starts()
-    if len(starts) != 1:
-        return None if starts else 0
-    first = starts[0] // ENTRY_BYTES
-    entries = queue.entries(first, _SMALL_ENTRIES)
-    where, size = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
-    counts = (size > 0) & ((where + size <= end_where) | ((where == 0) & (size == PRE_FILL_SIZE)))
-    count = int(counts.sum())
-    return first + count if count < len(counts) and counts[:count].all() else None

@@ -18,6 +18,8 @@ class QueueRange:
     indexed: int
     waypoints: list[tuple[int, int]] = field(default_factory=list)
     """(queue offset, log offset) of some records that may have no entry yet, ascending."""
+    record_bytes: float = 0
+    """The mean size of the records of a small queue, at the last look; 0 if nobody has looked."""
 
     def walk_from(self, offset: int) -> int:
         """A log offset from which a walk finds this queue offset and all later ones.
