@@ -143,7 +143,7 @@ class Resolver:
         """Plans a batch. Raises UnknownTopic, OptionError, OffsetOutOfRange, DataLoss."""
         self.check_topics()
         queues = self.queues()
-        present = self.index.topics()
+        present = {*self.index.topics()}
         starting = self.options.starting or Bound("startingOffsets", EARLIEST)
         ending = self.options.ending or Bound("endingOffsets", LATEST)
         for bound in (starting, ending):
@@ -162,7 +162,7 @@ class Resolver:
 
     def plans(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[ReadPlan]:
         """Plans the reading of queue offsets [begin, end). Raises DataLoss, OffsetOutOfRange."""
-        present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
+        present = self._kept(ranges)
         work = self.index.work(present) if present else []
         cores = len(os.sched_getaffinity(0))  # right for a local session; the cores of a cluster are not known here
         self._check_tasks(sum(item.slice.rows for item in work))
@@ -187,16 +187,20 @@ class Resolver:
 
         Raises DataLoss, OffsetOutOfRange.
         """
-        present = {key: kept for key, (begin, end) in ranges.items() if (kept := self._kept(key, begin, end))}
+        present = self._kept(ranges)
         ends = self.index.limit_rows(present, most, first, self.options.read) if present else {}
         return {key: ends.get(key, end) for key, (_, end) in ranges.items()}
 
-    def _kept(self, key: QueueKey, begin: int, end: int) -> tuple[int, int] | None:
-        """The part of a range that the store still has. Raises DataLoss, OffsetOutOfRange."""
-        if begin >= end:
-            return None
+    def _kept(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> dict[QueueKey, tuple[int, int]]:
+        """The parts of the ranges that the store still has. Raises DataLoss, OffsetOutOfRange."""
+        wanted = {key: bounds for key, bounds in ranges.items() if bounds[0] < bounds[1]}
+        queues = {topic: self.index.ranges(topic) for topic in {topic for topic, _ in wanted}}
+        parts = ((key, self._part(key, *bounds, queues[key[0]].get(key[1]))) for key, bounds in wanted.items())
+        return {key: part for key, part in parts if part}
+
+    def _part(self, key: QueueKey, begin: int, end: int, queue: QueueRange | None) -> tuple[int, int] | None:
+        """The part of a range that a queue still has. Raises DataLoss, OffsetOutOfRange."""
         topic, lane = key
-        queue = self.index.ranges(topic).get(lane)
         if queue is None:
             data_loss(self.options, gone(topic, lane, f"the offsets [{begin}, {end}) were to be read"))
             return None

@@ -28,6 +28,7 @@ from commitlog.reading.earlier_epochs import shared_ends
 from commitlog.reading.lane_choice import NO_LANES
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.small_queues import SMALL_ENTRIES
 from commitlog.reading.time_search import find_by_time, older_than
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
@@ -304,6 +305,9 @@ class LocalIndex:
         if piece.walk_from >= 0:  # there are no entries
             return min((piece.limit - piece.walk_from) / piece.rows, UNKNOWN_RECORD_BYTES)
         begin, end = piece.start, piece.end
+        known = self.index.lane(piece.lane).queues[piece.topic].record_bytes
+        if known and piece.rows <= SMALL_ENTRIES:
+            return known
         with named_while_reading(self.path), self.index.lane(piece.lane).consume_queues.open(piece.topic) as queue:
             picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
             sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]

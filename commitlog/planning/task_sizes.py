@@ -75,7 +75,8 @@ def plan(
                 room -= overhead
             fits = math.ceil(room / item.per_row - 1e-9)
             taken = max(1, min(rest.rows, fits, rows_left))
-            current.append(replace(rest, end=rest.start + taken))
+            is_all = taken == rest.rows  # as of most slices, where there are many
+            current.append(rest if is_all else replace(rest, end=rest.start + taken))
             rest = replace(rest, start=rest.start + taken)
             room -= taken * item.per_row
             rows_left -= taken

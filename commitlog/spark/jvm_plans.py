@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from commitlog.columns.read_plan import ReadPlan, Slice
-from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.spark.message_layouts import layouts
 
@@ -21,6 +21,8 @@ def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
     pieces = [piece for plan in plans for piece in plan.slices]
     topics = {piece.topic for piece in pieces}
     lanes = {number: common.lane_directory(number) for number in {piece.lane for piece in pieces}}
+    logs = {number: {"log": str(lane.commitlog), "quarantine": str(lane.quarantine)} for number, lane in lanes.items()}
+    queues = {number: str(lane.consumequeue) for number, lane in lanes.items()}
     return {
         "store_file": str(StoreDirectory(common.path).file),
         "store_id": common.store_id,
@@ -28,12 +30,15 @@ def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
         "reserved_names": sorted(RESERVED_NAMES),
         "reserved_prefix": RESERVED_PREFIX,
         "for_python": json.dumps(asdict(replace(common, slices=(), options=read))),
-        "tasks": [[_slice(piece, lanes[piece.lane]) for piece in plan.slices] for plan in plans],
+        "tasks": [[_slice(piece, queues[piece.lane], logs[piece.lane]) for piece in plan.slices] for plan in plans],
         **({"layouts": layouts(common.path, topics)} if common.options.values == "columns" else {}),
     }
 
 
-def _slice(piece: Slice, lane: LaneDirectory) -> dict[str, Any]:
+_FIELDS = tuple(field.name for field in fields(Slice))
+
+
+def _slice(piece: Slice, queues: str, logs: dict[str, str]) -> dict[str, Any]:
     """A slice with the directories of its bytes."""
-    queue = lane.queue_path(piece.topic)
-    return asdict(piece) | {"log": str(lane.commitlog), "queue": str(queue), "quarantine": str(lane.quarantine)}
+    own = {name: getattr(piece, name) for name in _FIELDS}  # a plan may have a hundred thousand of them
+    return own | logs | {"queue": f"{queues}/{piece.topic}/{piece.lane}"}
