@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.log_walk import RecentSegments, Step
@@ -57,16 +58,29 @@ class TopicFacts(MessageFacts):
 
 def topic_facts(index: TopicIndex, topic: str, now_ms: int) -> TopicFacts:
     """Looks up a topic in an index. Raises DamagedFile, OSError."""
-    recent, ranges = 0, index.ranges(topic)
-    for lane, queue in ranges.items():
-        since = index.find_by_time(topic, lane, now_ms - RATE_MS)
-        if since is not None:
-            later = index.find_by_time(topic, lane, now_ms + 1)  # the clock was ahead
-            recent += (queue.end if later is None else later) - max(since, queue.first)
-    found = facts_below(index, topic, {lane: queue.end for lane, queue in ranges.items()})
+    ranges = index.ranges(topic)
+    found = {lane: _lane_facts(index, topic, lane, queue.end) for lane, queue in ranges.items()}
+    recent = sum(_recent(index, topic, lane, now_ms) for lane, facts in found.items() if _may_be_recent(facts, now_ms))
     return TopicFacts(
-        **asdict(found), topic=topic, messages_per_second=recent * 1000 / RATE_MS, lanes=tuple(sorted(ranges))
+        **asdict(facts_of_all(found.values())),
+        topic=topic,
+        messages_per_second=recent * 1000 / RATE_MS,
+        lanes=tuple(sorted(ranges)),
     )
+
+
+def _may_be_recent(facts: MessageFacts, now_ms: int) -> bool:
+    """Whether a lane has messages of the last RATE_MS. A lane's times never go back."""
+    return facts.messages > 0 and (facts.last_timestamp is None or facts.last_timestamp >= now_ms - RATE_MS)
+
+
+def _recent(index: TopicIndex, topic: str, lane: int, now_ms: int) -> int:
+    """How many messages of a lane were stored in the last RATE_MS."""
+    since = index.find_by_time(topic, lane, now_ms - RATE_MS)
+    if since is None:
+        return 0
+    queue, later = index.ranges(topic)[lane], index.find_by_time(topic, lane, now_ms + 1)  # the clock was ahead
+    return (queue.end if later is None else later) - max(since, queue.first)
 
 
 def facts_below(index: TopicIndex, topic: str, before: Mapping[int, int]) -> MessageFacts:
@@ -94,32 +108,32 @@ def _lane_facts(index: TopicIndex, topic: str, lane: int, end: int) -> MessageFa
     if queue.first >= end:
         return MessageFacts(0, 0, False, None, None)
     indexed = min(max(queue.indexed, queue.first), end)
-    total, is_sampled = _indexed_bytes(lane_index, topic, queue.first, indexed)
-    times = _times(lane_index, topic, queue.first, indexed - 1) if indexed > queue.first else []
+    total, is_sampled, times = 0, False, list[int]()
+    if indexed > queue.first:
+        with lane_index.consume_queues.open(topic) as entries:
+            total, is_sampled = _indexed_bytes(entries, queue.first, indexed)
+            times = _times(lane_index, topic, entries, (queue.first, indexed - 1))
     for sizes, stored in _walked(lane_index, topic, queue, indexed, end):
         total += int(sizes.sum())
         times += stored[[0, -1]].tolist()
     return MessageFacts(end - queue.first, total, is_sampled, min(times, default=None), max(times, default=None))
 
 
-def _indexed_bytes(index: LaneIndex, topic: str, begin: int, end: int) -> tuple[int, bool]:
+def _indexed_bytes(queue: ConsumeQueue, begin: int, end: int) -> tuple[int, bool]:
     """The bytes of the records of entries [begin, end), and whether this number is an estimate."""
-    if begin >= end:
-        return 0, False
-    picked = np.unique(np.linspace(begin, end - 1, min(SAMPLES, end - begin)).astype(np.int64))
-    with index.consume_queues.open(topic) as queue:
-        if len(picked) == end - begin:
-            return int(queue.entries(begin, end - begin)["size"].astype(np.int64).sum()), False
-        sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
+    if end - begin <= SAMPLES:
+        return int(queue.entries(begin, end - begin)["size"].astype(np.int64).sum()), False
+    picked = np.unique(np.linspace(begin, end - 1, SAMPLES).astype(np.int64))
+    sizes = [int(entry["size"][0]) for at in picked.tolist() if len(entry := queue.entries(at, 1))]
     return round(sum(sizes) / max(len(sizes), 1) * (end - begin)), True
 
 
-def _times(index: LaneIndex, topic: str, *offsets: int) -> list[int]:
+def _times(index: LaneIndex, topic: str, queue: ConsumeQueue, offsets: Iterable[int]) -> list[int]:
     """Store times of messages; a damaged one has none."""
     found = []
     for offset in offsets:
         with suppress(CorruptRecord, DamagedFile):
-            found.append(index.consume_queues.record(topic, offset).store_timestamp)
+            found.append(index.consume_queues.record_of(topic, queue, offset).store_timestamp)
     return found
 
 
