@@ -35,6 +35,7 @@ RETENTION_WORDS = {
     RetentionFlag.DISK_HIGH: "the disk is over disk_max_used_percent",
     RetentionFlag.DISK_FORCES: "the disk is over disk_clean_forcibly_percent: segments are deleted before their time",
     RetentionFlag.DISK_REFUSES: "the disk is over disk_refuse_percent: no segment is made",
+    RetentionFlag.NOT_DELETED: "old segments can't be deleted",
 }
 
 

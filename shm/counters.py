@@ -86,6 +86,7 @@ class RetentionFlag(IntFlag):
     DISK_HIGH = 4
     DISK_FORCES = 8
     DISK_REFUSES = 16
+    NOT_DELETED = 32
 
 
 PUT_TIME_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)

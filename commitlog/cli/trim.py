@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.disk.trim_request import TrimRequest
     from commitlog.reading.view import StoreView
+    from commitlog.shm.counters import RetentionFlag
+    from commitlog.statistics import StoreStatistics
 
 _PATIENCE_NS = 60_000_000_000
+_REFUSED_NS = 2_000_000_000
+"""The allocator takes a warning of an earlier time back sooner, if it is over."""
 _LOOK_SECONDS = 0.05
 _INDEX_NS = 10_000_000_000
 """How long it waits for the dispatcher, which syncs the index once in a second."""
@@ -168,12 +172,12 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
     """Asks the allocator, and waits until it is done.
 
     Returns how many segments it has deleted, and whether named readers hold others. Raises
-    StoreNotRunning.
+    StoreNotRunning, and DiskError where the system does not let the segments go.
     """
     from commitlog.clock import SYSTEM_CLOCK
-    from commitlog.errors import StoreNotRunning
+    from commitlog.errors import DiskError, StoreNotRunning
     from commitlog.shm.counters import RetentionFlag
-    from commitlog.statistics import RETENTION_WORDS, store_statistics
+    from commitlog.statistics import store_statistics
 
     directory = view.directory
     begin = firsts = _firsts(view)
@@ -184,17 +188,29 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
             SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
             now, before, firsts = SYSTEM_CLOCK.monotonic_ns(), firsts, _firsts(view)
             moved_ns = now if firsts != before else moved_ns
-            if now - moved_ns > _PATIENCE_NS or not store_statistics(view).running:
+            facts = store_statistics(view)
+            if now - moved_ns > _REFUSED_NS and _is_set(RetentionFlag.NOT_DELETED, facts):
+                raise DiskError(
+                    f"{directory.path}: old segments can't be deleted: {directory.logs_directory}/allocator.log says why; "
+                    f"mend that, then repeat this command"
+                )
+            if now - moved_ns > _PATIENCE_NS or not facts.running:
                 raise StoreNotRunning(
                     f"{directory.path}: the allocator does not answer; what it has deleted is gone. See "
-                    f"{directory.logs_directory}/allocator.log, then repeat this command"
+                    f"{directory.logs_directory}, then repeat this command"
                 )
     finally:
         request.remove(directory)  # nobody waits for it any more
-    facts = store_statistics(view)
-    held = bool(facts.retention and RETENTION_WORDS[RetentionFlag.HELD_BY_READER] in facts.retention.warnings)
+    held = _is_set(RetentionFlag.HELD_BY_READER, store_statistics(view))
     deleted = sum(first - begin.get(lane, first) for lane, first in _firsts(view).items())
     return deleted // view.segment_bytes, held
+
+
+def _is_set(flag: RetentionFlag, facts: StoreStatistics) -> bool:
+    """Whether the allocator says that this hinders retention."""
+    from commitlog.statistics import RETENTION_WORDS
+
+    return facts.retention is not None and RETENTION_WORDS[flag] in facts.retention.warnings
 
 
 def _firsts(view: StoreView) -> dict[int, int]:

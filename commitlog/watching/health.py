@@ -55,6 +55,7 @@ CODES: dict[str, Severity] = {
     "disk-high": "degraded",
     "disk-forces": "degraded",
     "disk-refuses": "degraded",
+    "not-deleted": "degraded",
     "disk-nearly-full": "degraded",
     "shared-memory-nearly-full": "degraded",
     "damage-noted": "degraded",
@@ -68,6 +69,7 @@ _RETENTION_CODES = {
     RetentionFlag.DISK_HIGH: ("disk-high", "free space, or lower retention.reserved_hours or retention.max_bytes"),
     RetentionFlag.DISK_FORCES: ("disk-forces", "free space: readers lose what they have not read"),
     RetentionFlag.DISK_REFUSES: ("disk-refuses", "free space: producers wait, then raise DiskFull"),
+    RetentionFlag.NOT_DELETED: ("not-deleted", "logs/allocator.log says why: mend owner, permissions or the disk"),
 }
 _AHEAD_MS = 60_000
 """Clocks of machines differ by less than this, so it is no jump."""

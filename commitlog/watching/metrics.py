@@ -230,7 +230,7 @@ RETENTION_METRICS = (
         "commitlog_retention_warning",
         "gauge",
         ("reason",),
-        "1 while this hinders retention: clock_jumped, held_by_reader, disk_high, disk_forces, disk_refuses",
+        "1 while this hinders retention: clock_jumped, held_by_reader, disk_high, disk_forces, disk_refuses, not_deleted",
         _retention_warnings,
     ),
 )

@@ -344,6 +344,7 @@ class Retention:
         It costs little where there is nothing to unlink. Raises OSError where the lanes can't be
         listed.
         """
+        failed: list[str] = []
         for lane in self.directory.lane_numbers():
             if self._is_damaged(lane):
                 continue
@@ -354,9 +355,10 @@ class Retention:
                     self._unlink_in(lane, below)
                     self._unlinked[lane] = below
                 except OSError as error:
-                    log.warning("lane %d: old segments can't be deleted: %s", lane, error)
+                    failed.append(f"lane {lane}: {error}")
             if below:  # 0: this start has recorded nothing yet
                 self._retired[lane] = first - self._unlinked.get(lane, 0)
+        self._say(RetentionFlag.NOT_DELETED, bool(failed), f"old segments can't be deleted: {', '.join(failed)}")
         if self._request_is_done and not any(self._retired.values()):
             self._remove_request()
             self._request, self._request_is_done = None, False

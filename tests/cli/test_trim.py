@@ -20,6 +20,7 @@ from tests.builders.hand_made import HandMadeStore, small_store
 from tests.cli.test_cli import config, running
 from tests.command_line import run
 from tests.crash.scene import pid_of
+from tests.faults.supervisor import patched_stages
 
 __all__ = ["config"]
 
@@ -147,3 +148,14 @@ def test_what_can_not_be_meant(tmp_path: Path, options: tuple[str, ...], reason:
     assert done.returncode > 0
     assert reason in done.stderr
     assert b"no store here" in run("trim", tmp_path / "nowhere", "--keep-bytes", "1").stderr
+
+
+def test_segments_that_the_system_does_not_let_go(tmp_path: Path) -> None:
+    """The command does not wait for them; it and `health` say where the reason is."""
+    path = tmp_path / "store"
+    with patched_stages("tests.faults.stage:on_a_keeping_disk"), commitlog.Store.open(path, SETTINGS):
+        send(path)
+        done = run("trim", path, "--keep-bytes", "1", "--yes")
+        assert (done.returncode, b"can't be deleted" in done.stderr) == (1, True)
+        assert b"not-deleted" in run("health", path).stdout
+        assert not (path / "trim.json").exists()

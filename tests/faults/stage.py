@@ -6,6 +6,7 @@ The environment says which stage, and how it is patched.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 from pathlib import Path
@@ -46,6 +47,25 @@ class FullDisk(FileChannel):
 
     def space(self, path: str | Path) -> tuple[int, int]:
         return 1 << 40, 0
+
+
+class KeepingDisk(FileChannel):
+    """A disk that lets no segment go."""
+
+    def unlink(self, path: str | Path) -> None:
+        if Path(path).parent.name == "commitlog":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        super().unlink(path)
+
+
+def on_a_keeping_disk(kind: Any) -> Kind:
+    """The stage on a disk that lets no segment go."""
+
+    class OnKeepingDisk(kind):  # type: ignore[misc]
+        def __init__(self, path: Path) -> None:
+            super().__init__(path, KeepingDisk())
+
+    return OnKeepingDisk
 
 
 def on_a_full_disk(kind: Any) -> Kind:

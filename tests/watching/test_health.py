@@ -448,6 +448,7 @@ def test_a_disk_that_is_too_full_for_retention(tmp_path: Path) -> None:
         (RetentionFlag.DISK_HIGH, "disk-high"),
         (RetentionFlag.DISK_FORCES, "disk-forces"),
         (RetentionFlag.DISK_REFUSES, "disk-refuses"),
+        (RetentionFlag.NOT_DELETED, "not-deleted"),
         (RetentionFlag.HELD_BY_READER, None),
     ],
 )

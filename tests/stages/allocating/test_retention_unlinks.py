@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from commitlog.disk.file_channel import DISK
 from commitlog.opening.recovery import recover_lane
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
-from commitlog.shm.layout import Lane
+from commitlog.shm.counters import RetentionFlag
+from commitlog.shm.layout import Header, Lane
 from tests.builders.made_lane import QUEUE_FILE
-from tests.builders.retention_case import SEGMENT, RetentionCase, at_age
+from tests.builders.retention_case import SEGMENT, Disk, RetentionCase, at_age
 from tests.waiting import wait_until
 
 # ---- names and crashes -------------------------------------------------------------------------
@@ -64,6 +66,31 @@ def test_a_damaged_queue_keeps_only_its_own_files(case: RetentionCase, caplog: p
     assert case.kept(0) == [case.last(0)]
     assert [int(path.name) for path in lane_directory.queue_path("old").iterdir()] == [2 * QUEUE_FILE]
     assert caplog.text.count("lane 0, topic new: old consume queue files can't be deleted") == 1
+
+
+def test_a_segment_that_the_system_does_not_let_go(
+    case: RetentionCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and a flag stays until it is over. What is behind it stays, too."""
+
+    def unlink(path: str | Path) -> None:
+        if Path(path) == case.store.directory.lane_directory(0).segment_path(2 * SEGMENT):
+            raise PermissionError(errno.EPERM, "immutable", str(path))
+        Disk.unlink(case.disk, path)
+
+    at_age(case, 10**9)
+    retention = case.retention()
+    with monkeypatch.context() as patch:
+        patch.setattr(case.disk, "unlink", unlink)
+        for _ in range(3):
+            case.turn(retention)
+    assert case.kept(0)[0] == 2
+    assert case.kept(3) == [case.last(3)]
+    assert case.header(Header.RETENTION_FLAGS) & RetentionFlag.NOT_DELETED
+    assert caplog.text.count("can't be deleted") == 1
+    case.turn(retention)
+    assert case.kept(0) == [case.last(0)]
+    assert not case.header(Header.RETENTION_FLAGS) & RetentionFlag.NOT_DELETED
 
 
 def test_a_killed_allocators_leftovers_go_at_the_next_start(case: RetentionCase) -> None:
