@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,10 @@ NOT_SHOWN = {
     "ForwarderStatistics.updated_ms": "a forwarder that has ended has the state stopped",
 }
 """Fields without a metric, and why."""
+
+PAGE = Path(__file__).parents[2] / "docs/metrics.md"
+KINDS = ("topic", "lane", "stage", "reader")
+"""The labels that say whose a sample is. One without them is the store's."""
 
 
 def values_of(snapshot: StoreSnapshot) -> list[Any]:
@@ -356,8 +362,21 @@ def test_one_metric_by_its_name(tmp_path: Path) -> None:
     assert [sample.name for sample in read_prometheus(text).samples] == ["commitlog_up"]
 
 
+def test_the_page_says_how_many_samples_a_scrape_has(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send("apples", b"x").wait("flushed", timeout=60)
+        with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
+            reader.commit(next(iter(reader)))
+        with scraping(store.path) as collector:
+            found = scrape(collector)
+    owners = Counter(" ".join(name for name in KINDS if name in sample.labels) for sample in found.samples)
+    assert (owners["topic lane"], owners["reader"], owners["topic reader"]) == (2, 3, 2)
+    said = re.search(r"A store has (\d+) samples, each lane (\d+), each stage (\d+), a topic two", PAGE.read_text())
+    assert said is not None
+    assert [int(number) for number in said.groups()] == [owners[""], owners["lane"], owners["stage"] / len(STAGES)]
+
+
 def test_the_page_has_every_metric() -> None:
     """The table of docs/metrics.md is that of the code."""
     rows = {f"| `{one.name}` | {one.kind} | {', '.join(one.labels)} | {one.meaning} |" for one in METRICS}
-    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
-    assert {line for line in page.splitlines() if line.startswith("| `commitlog_")} == rows
+    assert {line for line in PAGE.read_text().splitlines() if line.startswith("| `commitlog_")} == rows
