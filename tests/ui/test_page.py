@@ -144,7 +144,7 @@ def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
     assert b"[PageError]" in done.stderr
 
 
-VALUES = [b"zero", b"\xff\x00", "é".encode() * 4000, b"three"]
+VALUES = [b"zero", b"\xff\x00", b"x" + "é".encode() * 4000, b"three"]
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +166,36 @@ def test_looks_have_what_the_page_shows(served: str) -> None:
     assert later[0]["number"] == look["number"] + 1
 
 
+def add_replica_and_forwarder(store: StoreDirectory) -> None:
+    replica = ReplicaState("at-db2", "replica", store.load().id, acknowledged={0: 10}, behind_bytes=2_000)
+    ReplicaFiles(store).save(replica)
+    write_forwarder(store, ForwarderStatistics("to-lake", "kafka:9092", os.getpid(), last_error="no route"))
+
+
+def test_looks_have_replicas_and_forwarders(tmp_path: Path) -> None:
+    store = StoreDirectory(small_store(tmp_path / "store").path)
+    add_replica_and_forwarder(store)
+    with serving(store.path) as address:
+        look = ask(address, "/api/looks")["looks"][-1]
+    (replica,), (forwarder,) = look["replicas"], look["forwarders"]
+    assert (replica["name"], replica["lanes"], replica["in_sync"], replica["behind_bytes"]) == ("at-db2", 1, 0, 2_000)
+    assert (forwarder["name"], forwarder["last_error"]) == ("to-lake", "no route")
+
+
+def test_looks_say_that_the_store_is_gone_until_it_is_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store").path
+    with serving(store) as address:
+
+        def newest() -> Any:
+            return ask(address, "/api/looks")["looks"][-1]
+
+        store.rename(tmp_path / "elsewhere")
+        gone = wait_until(lambda: newest().get("error"), "a look that fails")
+        (tmp_path / "elsewhere").rename(store)
+        wait_until(lambda: "error" not in newest(), "a look at the store")
+    assert gone.endswith("[StoreNotFound]")
+
+
 @needs_browser
 def test_a_browser_shows_replicas_and_forwarders_where_there_are_any(tmp_path: Path) -> None:
     store = StoreDirectory(small_store(tmp_path / "store").path)
@@ -173,10 +203,7 @@ def test_a_browser_shows_replicas_and_forwarders_where_there_are_any(tmp_path: P
     with serving(store.path) as address, browse(address, tmp_path / "profile") as page:
         page.see("#lanes", "uncommitted")
         assert page.ask(hidden)
-        ReplicaFiles(store).save(
-            ReplicaState("at-db2", "replica", store.load().id, acknowledged={0: 10}, behind_bytes=2_000)
-        )
-        write_forwarder(store, ForwarderStatistics("to-lake", "kafka:9092", os.getpid(), last_error="no route"))
+        add_replica_and_forwarder(store)
         assert "2 kB" in page.see("#replicas", "at-db2")
         assert "no route" in page.see("#forwarders", "to-lake")
         assert not page.ask(hidden)
@@ -184,7 +211,7 @@ def test_a_browser_shows_replicas_and_forwarders_where_there_are_any(tmp_path: P
 
 
 def test_messages_from_an_offset_or_the_end(served: str) -> None:
-    """Bytes that are no text come as base64, a long value is cut, a wrong question is answered."""
+    """Bytes that are no text come as base64, a long value is cut before a half character."""
     everything = ask(served, "/api/messages?topic=orders")["messages"]
     last = ask(served, f"/api/messages?topic=orders&start={quote('last 1')}")["messages"]
     second = ask(served, "/api/messages?topic=orders&start=1&count=1&partition=0")["messages"]
@@ -194,7 +221,7 @@ def test_messages_from_an_offset_or_the_end(served: str) -> None:
     assert [message["offset"] for message in everything] == [0, 1, 2, 3]
     assert everything[0]["value"] == "zero"
     assert everything[1]["value_base64"] == "/wA="
-    assert (everything[2]["value"], everything[2]["bytes"]) == ("é" * 2048, 8000)
+    assert (everything[2]["value"], everything[2]["bytes"]) == ("x" + "é" * 2047, 8001)
     assert [message["value"] for message in last] == ["three"]
     assert [message["key"] for message in second] == ["1"]
     assert (unknown["name"], bad["name"], odd["name"]) == ("UnknownTopic", "BadStart", "IllegalArgument")
