@@ -11,7 +11,7 @@ import pytest
 
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DataLoss, StoreSuperseded
+from commitlog.errors import BackupRefused, DataLoss, StoreSuperseded
 from tests.nightly import by_url_nightly
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import Offset, end_of, rows, stream
@@ -135,6 +135,17 @@ def test_what_was_read_of_another_restore_is_refused(restored: Restored) -> None
     for fails in (True, False):
         with stream(restored.store, fails=fails) as reader, pytest.raises(DataLoss, match="was never in epoch"):
             end_of(reader, end)
+
+
+def test_a_backup_that_is_newer_than_the_restored_store_is_kept(restored: Restored) -> None:
+    restored.send(b"0")
+    first = restored.backup()
+    restored.send(b"1")
+    second = restored.backup()
+    restored.restore(first)
+    with pytest.raises(BackupRefused, match=r"is newer than .*store, which was restored from an older copy; keep this"):
+        commitlog.backup(restored.store, second)
+    assert [message.value for message in commitlog.Reader(second, topic="orders")] == [b"0", b"1"]
 
 
 def test_the_same_backup_restored_twice(restored: Restored) -> None:

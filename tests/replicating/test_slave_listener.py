@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,24 @@ from tests.builders.idle_store import idle_store
 from tests.waiting import wait_until
 
 
+@contextmanager
+def slave_listener(
+    path: Path, shm_root: Path, address: str
+) -> Iterator[tuple[SlaveListener, Peers, dict[int, LaneLog]]]:
+    """The listener of a store with one lane. Slaves come to `address`."""
+    config = ReplicationConfig(slave_listen=address)
+    with idle_store(path / "store", shm_root / "pool") as store:
+        in_sync = InSync(store.control, 1, config, SYSTEM_CLOCK, lambda *_: None)
+        peers = Peers(store.directory, store.facts, store.control, config, SYSTEM_CLOCK, in_sync, lambda _: None)
+        listener = SlaveListener(peers, config, SYSTEM_CLOCK, Throttle(0, SYSTEM_CLOCK))
+        lane_logs = {0: LaneLog(store.directory.lane_directory(0), store.control.row(0), 1 << 20, DISK)}
+        try:
+            yield listener, peers, lane_logs
+        finally:
+            listener.close()
+            peers.end(lane_logs)
+
+
 def test_a_slave_that_no_descriptor_is_left_for(
     tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,18 +53,25 @@ def test_a_slave_that_no_descriptor_is_left_for(
         return original(initial, flags)
 
     monkeypatch.setattr(os, "eventfd", eventfd)
-    config = ReplicationConfig(slave_listen="127.0.0.1:0")
-    with idle_store(tmp_path / "store", shm_root / "pool") as store:
-        in_sync = InSync(store.control, 1, config, SYSTEM_CLOCK, lambda *_: None)
-        peers = Peers(store.directory, store.facts, store.control, config, SYSTEM_CLOCK, in_sync, lambda _: None)
-        listener = SlaveListener(peers, config, SYSTEM_CLOCK, Throttle(0, SYSTEM_CLOCK))
-        lane_log = LaneLog(store.directory.lane_directory(0), store.control.row(0), 1 << 20, DISK)
-        listener.serve({0: lane_log})
-        try:
-            with socket.create_connection(("127.0.0.1", listener.port(0))) as first:
-                assert first.recv(1) == b""
-            with socket.create_connection(("127.0.0.1", listener.port(0))):
-                wait_until(lambda: peers.named("slave-127.0.0.1-0"), "the second one is there")
-        finally:
-            listener.close()
-            peers.end({0: lane_log})
+    with slave_listener(tmp_path, shm_root, "127.0.0.1:0") as (listener, peers, lane_logs):
+        listener.serve(lane_logs)
+        with socket.create_connection(("127.0.0.1", listener.port(0))) as first:
+            assert first.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", listener.port(0))):
+            wait_until(lambda: peers.named("slave-127.0.0.1-0"), "the second one is there")
+
+
+def test_a_port_that_is_taken_is_tried_again(tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says it once, and `shut` has it for as long as it lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with slave_listener(tmp_path, shm_root, address) as (listener, _, lane_logs):
+            listener.serve(lane_logs)
+            listener.serve(lane_logs)
+            assert list(listener.shut) == [address]
+            (said,) = caplog.messages
+            assert said.startswith(f"lane 0: no slave can come to {address}: ")
+            taken.close()
+            listener.serve(lane_logs)
+            assert not listener.shut
+            socket.create_connection(("127.0.0.1", listener.port(0))).close()
