@@ -137,13 +137,15 @@ class TypedRows:
         counts = np.array([batch.num_rows for batch in batches], np.int64)
         total = int(counts.sum())
         together = aligned(batches[0]) if len(batches) == 1 else pa.concat_batches(batches)
-        columns = {column.name: self._fitted(together, column, messages[0][0], total) for column in self._columns}
+        columns = {
+            column.name: self._from_older_version(together, column, messages[0][0], total) for column in self._columns
+        }
         if self._metadata:
             numbers = np.arange(first, first + len(counts))
             columns |= metadata_columns(decoder, self._metadata, numbers, counts)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    def _fitted(self, batch: pa.RecordBatch, column: pa.Field, schema: TopicSchema, rows: int) -> pa.Array:
+    def _from_older_version(self, batch: pa.RecordBatch, column: pa.Field, schema: TopicSchema, rows: int) -> pa.Array:
         """Fits a column to the wanted type: nulls if the version lacks it, wider if it grew."""
         index = batch.schema.get_field_index(column.name)
         if index < 0:
