@@ -17,6 +17,7 @@ import commitlog
 import commitlog.spark
 from commitlog.errors import IllegalTopic, OptionError, StoreNotFound
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.nightly import by_url_nightly
 from tests.served import place_of
 from tests.spark.jvm_frames import children, error_line
 from tests.waiting import wait_until
@@ -166,6 +167,7 @@ def test_a_killed_process_loses_no_row(spark: SparkSession, store: HandMadeStore
     end_processes(spark)
 
 
+@by_url_nightly  # daily test_sink.py writes by URL
 @pytest.mark.usefixtures("both_ways")
 def test_rows_are_appended_and_flushed(spark: SparkSession, tmp_path: Path) -> None:
     """With their keys, to the topic of each row. Then no process keeps a lane: the store stops."""

@@ -60,6 +60,7 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
     assert {row["_offset"] for row in kept.collect()}.isdisjoint({2, len(ALIKE)})
 
 
+@by_url_nightly
 @pytest.mark.parametrize(
     ("schema", "values", "shown"),
     [

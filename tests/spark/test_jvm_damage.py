@@ -95,7 +95,7 @@ def test_damage_is_an_error_in_the_python_source_s_words(
     assert re.match("(CorruptRecord|DamagedFile|DataLoss|UnknownTopic): ", said)
 
 
-@pytest.mark.parametrize("what", with_nightly(DAILY, [what for what in HARMS if what not in DAILY]))
+@pytest.mark.parametrize("what", with_nightly(DAILY[1:], [what for what in HARMS if what not in DAILY[1:]]))
 def test_damage_that_is_left_out(spark: SparkSession, own_store: HandMadeStore, what: str) -> None:
     """The JVM reads up to the damage with ignoreCorruptRecords, and Python leaves it out."""
     HARMS[what](own_store)
