@@ -33,10 +33,11 @@ def leave_in_child(leave: Callable[[], None]) -> None:
 
 
 def settle() -> None:
-    """Leaves to the parent what is the parent's. Only the first call in a child does something.
+    """Has a forked child let go of what belongs to its parent: producers, locks, sockets.
 
-    A system call for each message would cost more than the message. So a byte that the kernel
-    clears in a child says whether the process is to be looked at.
+    Only the first call in a child does something. A system call for each message would cost more
+    than the message. So a byte that the kernel clears in a child says whether the process is to be
+    looked at.
     """
     global _process
     if not _page[0] and os.getpid() != _process:

@@ -96,7 +96,7 @@ class Meter:
         return self.control.stage_row(stage)[index]
 
     def read(self, at: float) -> Reading:
-        """Looks at everything once.
+        """Reads the positions of all lanes, and what the stages say of themselves.
 
         The last stage is loaded first, so that no stage seems to be ahead of the one before it.
         """

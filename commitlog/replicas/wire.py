@@ -120,7 +120,7 @@ class Hello:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Hello:
-        """Raises ReplicationRefused."""
+        """Reads what `to_bytes` has made. Raises ReplicationRefused for anything else."""
         values = _values(data)
         try:
             _check_protocol(values)

@@ -74,7 +74,7 @@ class InSync:
             self._came.pop(peer, None)
 
     def look(self) -> None:
-        """Puts out who has fallen too far behind without saying anything."""
+        """Counts no replica as in sync that is too far behind, also where it says nothing."""
         with self._lock:
             for lane, members in self._members.items():
                 if members:
