@@ -152,7 +152,9 @@ class BaseStage(ABC):
         fd = self.channel.open(self.control.region.path, write=True)
         if not self.channel.try_lock(fd, stage_at(self.name)):
             self.channel.close(fd)
-            raise StageFailed(f"{self.directory.path}: a {self.name} is running already, and its lock file was removed")
+            raise StageFailed(
+                f"{self.directory.path}: a {self.name} is running already; its lock file was removed: stop the store first"
+            )
         return fd
 
     # ---- what a stage is ------------------------------------------------------------------------
