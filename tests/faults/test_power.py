@@ -82,9 +82,8 @@ def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
             sender.send().wait("flushed", timeout=60)
             filler = disk / "filler"
             _fill(filler)
-            last, error, seconds = sender.fill()
+            last, error = sender.fill()
             assert isinstance(error, errors.DiskFull)
-            assert seconds < 30, "it waited for a buffer"
             filler.unlink()
             wait_until(lambda: last.done("flushed"), "the lane to heal")
             assert sender.send().wait("flushed", timeout=60).name == "PUT_OK"
