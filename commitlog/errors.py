@@ -585,8 +585,8 @@ def how_to_install(extra: str, *packages: str) -> str:
     return f"`pip install {' '.join(packages)}` (of the extra pyspark-commitlog[{extra}])"
 
 
-def refusal(error: OSError, path: Path, doing: str = "starting the store") -> CommitLogError:
-    """Makes the error of a start, or of another step (`doing`), that the system has refused."""
+def refusal(error: OSError, path: Path, doing: str) -> CommitLogError:
+    """Makes the error of a step (`doing`) that the system has refused, as "starting the store"."""
     place = error.filename or path
     if error.errno and error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
         return disk_error(error.errno, f"{place}: {doing}", to_repeat=True)

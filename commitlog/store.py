@@ -136,7 +136,7 @@ class Store:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:  # no process, no memory
-            raise refusal(error, directory.path) from error
+            raise refusal(error, directory.path, "starting the store") from error
         assert process.stdin is not None
         assert process.stdout is not None
         try:

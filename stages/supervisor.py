@@ -62,7 +62,11 @@ class Supervisor:
         try:
             store = self._start()
         except (CommitLogError, OSError) as error:
-            named = error if isinstance(error, CommitLogError) else refusal(error, self.opening.directory.path)
+            named = (
+                error
+                if isinstance(error, CommitLogError)
+                else refusal(error, self.opening.directory.path, "starting the store")
+            )
             tell({"error": type(named).__name__, "message": str(named)})
             return 1
         tell({"ready": True, "pid": os.getpid(), "segment_bytes": store.facts.segment_bytes})

@@ -265,7 +265,11 @@ class FileChannel:
             raise
         finally:
             self.close(fd)
-        self.rename(temporary, path)
+        try:
+            self.rename(temporary, path)
+        except OSError as error:
+            self.unlink(temporary)
+            raise OSError(error.errno, error.strerror, str(path)) from error
         self.sync_directory(path.parent)
 
     def remove_file(self, path: str | Path) -> None:

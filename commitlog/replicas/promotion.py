@@ -69,7 +69,7 @@ def promote(
         finally:
             channel.close(lock)
     except OSError as error:
-        raise refusal(error, directory.path) from error
+        raise refusal(error, directory.path, "promoting it") from error
 
 
 def _check(directory: StoreDirectory) -> ReplicaMark:

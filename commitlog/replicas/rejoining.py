@@ -77,7 +77,7 @@ def rejoin(
         finally:
             channel.close(lock)
     except OSError as error:
-        raise refusal(error, directory.path) from error
+        raise refusal(error, directory.path, "making it a copy") from error
 
 
 def _ask(source: str, credentials: Credentials, facts: StoreFacts, directory: StoreDirectory) -> Welcome:

@@ -140,7 +140,7 @@ class Replica:
                     self._tell(f"refused: {error}")
                     self._set_aside()
         except OSError as error:  # of a connection it is handled where it happens
-            raise refusal(error, self.directory.path) from error
+            raise refusal(error, self.directory.path, "following the store") from error
         finally:
             with self._wake_lock:
                 wake, self._wake = self._wake, -1  # a signal may come now

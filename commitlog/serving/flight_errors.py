@@ -56,7 +56,7 @@ def told_to_client(stores: Iterable[ServedStore], access: Access = EVERYTHING) -
     except CommitLogError as error:
         raise as_flight_error(error, stores, access) from None
     except OSError as error:
-        raise as_flight_error(refusal(error, stores[0].path), stores, access) from None
+        raise as_flight_error(refusal(error, stores[0].path, "answering a client"), stores, access) from None
     except MemoryError:
         raise as_flight_error(ServerBusy("the server has no memory for it; try again"), stores) from None
     except Exception:

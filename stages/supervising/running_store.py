@@ -200,7 +200,7 @@ class RunningStore:
             self.directory.save(facts)
         except OSError as error:
             log.warning("the configuration is not reloaded: %s", error)
-            named = refusal(error, self.directory.path)
+            named = refusal(error, self.directory.path, "reloading the configuration")
             return {"reloaded": None, "error": type(named).__name__, "message": str(named)}
         self.config, self.facts = config, facts
         self.stages.reload(config.supervisor)

@@ -251,7 +251,7 @@ class Case:
         except (CommitLogError, OSError) as error:
             self.log.append(f"{type(error).__name__}: {error}")
             if isinstance(error, OSError):
-                self.log.append(str(refusal(error, self.sound.path)))
+                self.log.append(str(refusal(error, self.sound.path, "starting the store")))
             self._let_go(made)
             for fd in [fd for one in channels[-1:] if one.stage not in made.stages for fd in one._paths]:
                 os.close(fd)  # of a stage that is refused

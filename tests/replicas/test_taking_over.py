@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replica_files import known_replicas
 from commitlog.disk.replica_mark import load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import ReplicaRefused, StoreRefused, StoreRunning, StoreSuperseded
+from commitlog.errors import DiskFull, ReplicaRefused, StoreRefused, StoreRunning, StoreSuperseded
 from commitlog.replicas.promotion import promote
 from commitlog.watching.health import HealthLimits, health
 from commitlog.watching.snapshot import StoreWatch
@@ -74,6 +77,19 @@ def test_a_copy_is_not_opened_and_takes_no_messages_before_it_is_promoted(scene:
 
 
 @pytest.mark.nightly
+class FullDisk(FileChannel):
+    def pwrite(self, fd: int, data: object, offset: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_promotion_on_a_full_disk_says_what_it_was_about(scene: Scene) -> None:
+    """It is repeated when there is room."""
+    copied(scene)
+    with pytest.raises(DiskFull, match="promoting it: ENOSPC"):
+        promote(scene.copy, channel=FullDisk())
+    assert promote(scene.copy).ends == flushed_of(scene.primary)
+
+
 def test_a_copy_that_is_kept_is_not_promoted(scene: Scene) -> None:
     with scene.open() as store, scene.follower():
         send(store, b"one")
