@@ -41,7 +41,10 @@ def spark_home(here: Surroundings) -> Iterator[Finding]:
     home, pyspark = here.variables.get("SPARK_HOME"), _pyspark()
     if not home or pyspark is None:
         return
-    names = here.channel.list(Path(home, "jars"))
+    try:
+        names = here.channel.list(Path(home, "jars"))
+    except OSError:
+        names = []
     versions = [found[1] for name in names if (found := re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", name))]
     remedy = "unset SPARK_HOME: PySpark has a Spark of its own"
     if not versions:

@@ -311,6 +311,14 @@ def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
     assert (found["severity"], "3.5.1" in found["text"]) == ("problem", True)
 
 
+def test_a_spark_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "spark").touch()
+    found = findings(own_process=True, SPARK_HOME=str(tmp_path / "spark"), PYSPARK_PYTHON=sys.executable)
+    (home,), (jar,) = found[Code.SPARK_HOME], found[Code.SPARK_JAR]
+    assert (home["severity"], home["text"]) == ("problem", f"SPARK_HOME is {tmp_path}/spark, and no Spark is there")
+    assert jar["text"].endswith(f"the jar for Spark's JVM can't be built: {tmp_path}/spark/jars: Not a directory")
+
+
 @quick_spark
 def test_a_jar_that_cannot_be_built() -> None:
     """Or that the user does not want: Python reads then, and that is no problem."""

@@ -68,7 +68,8 @@ def compiled_jar(runtime: Path, spark: Path) -> bytes:
             fixed = {CHECKSUM: checksum(SOURCES).encode(), **files(SOURCES / "META-INF", SOURCES)}
             return _packed({**fixed, **files(Path(directory), Path(directory))})
     except OSError as error:
-        raise JarNotUsable(f"the jar for Spark's JVM can't be built: {error}") from error
+        place = f"{error.filename}: " if error.filename else ""
+        raise JarNotUsable(f"the jar for Spark's JVM can't be built: {place}{error.strerror or error}") from error
 
 
 def _compile(runtime: Path, jars: Path, target: Path) -> None:
