@@ -213,7 +213,7 @@ JSON_VALUES = st.recursive(
     st.dictionaries(OPTIONS, VALUES | st.text(max_size=20) | JSON_VALUES.map(json.dumps))
     | st.dictionaries(OPTIONS, VALUES).map(lambda options: {"subscribe": "values", **options})
 )
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_no_command_is_a_surprise(store: HandMadeStore, client: flight.FlightClient, options: dict[str, str]) -> None:
     """Whatever it says: rows, or an error of ours. A server that has failed says so."""
     known, text = True, ""
