@@ -45,6 +45,8 @@ class Server:
     """
 
     def __init__(self, settings: ServerSettings, processes: int = 1) -> None:
+        if settings.port + processes > 1 << 16:
+            raise ServingRefused(f"port {settings.port}: {processes} processes need as many ports from there on")
         memory_bytes = max(memory_limit() // MEMORY_SHARE // processes, LEAST_BYTES)
         self.settings = settings = replace(settings, memory_bytes=memory_bytes)
         self._ending = threading.Event()
@@ -54,10 +56,6 @@ class Server:
         try:
             for number in range(processes):
                 port = settings.port + number if settings.port else 0
-                if port >= 1 << 16:
-                    raise ServingRefused(
-                        f"port {settings.port}: {processes} processes need as many ports from there on"
-                    )
                 self._processes.append(_Process(replace(settings, port=port), self._ending, self._show))
         except BaseException:
             self.close()

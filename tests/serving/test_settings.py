@@ -129,3 +129,9 @@ def test_no_error_shows_a_secret_of_a_clusters_address(url: str) -> None:
     with pytest.raises(IllegalArgument) as refused:
         servers_of(url)
     assert "SECRET" not in str(refused.value)
+
+
+def test_more_processes_than_there_are_ports(store: HandMadeStore) -> None:
+    done = run("serve", store.path, "--listen", "127.0.0.1:65535", "--processes", "2")
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"port 65535: 2 processes need as many ports from there on" in done.stderr
