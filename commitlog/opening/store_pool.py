@@ -42,7 +42,7 @@ def open_pool(
     else:
         refuse_second_store(directory.path)
         _explain_missing_pool(directory, facts, report)
-        _refuse_wrong_facts(directory, facts, report)
+        facts = _with_unknown_pool(directory, facts, report)
         control, place = make_pool(directory, facts)
         facts = replace(facts, pool=place)
         try:
@@ -84,26 +84,31 @@ def _refuse_unsafe_pool(facts: StoreFacts) -> None:
         raise UnsafePath(f"the pool of this store is not safe: {error}") from error
 
 
-def _refuse_wrong_facts(directory: StoreDirectory, facts: StoreFacts, report: Report) -> None:
-    """Raises PoolNotAdopted if `store.json` is not that of a pool with messages that no file has.
+def _with_unknown_pool(directory: StoreDirectory, facts: StoreFacts, report: Report) -> StoreFacts:
+    """Returns the facts, with what a pool tells that `store.json` does not know.
 
-    A directory without any lane was emptied by somebody who begins anew, or it has the inode of one
-    that was removed. So its pool is only named.
+    What its words call flushed was flushed: files that lack it are damaged. A directory without any
+    lane was emptied by somebody who begins anew, or it has the inode of one that was removed: its
+    pool is only named. Raises PoolNotAdopted if the pool has messages that no file has.
     """
     for finding in unreadable_pools(directory.path):
         report(finding)
-    pool = unknown_pool(directory.path, facts)
-    is_empty = not facts.generation and not directory.lane_numbers()
-    if pool is not None and is_empty:
+    unknown = unknown_pool(directory.path, facts)
+    if unknown is None:
+        return facts
+    pool = unknown.pool
+    if not facts.generation and not directory.lane_numbers():
         report(str(pool))
-    if pool is None or is_empty or not pool.unflushed:
-        return
-    kind, wanted = ("older than", "newer") if facts.generation else ("new, and not that of", "former")
-    raise PoolNotAdopted(
-        f"{directory.file} is {kind} the pool {pool.directory}, where {pool.unflushed:,} bytes are that were accepted and "
-        f"never flushed: put the {wanted} {directory.file.name} back. Or keep a copy of the pool, then remove it to go on "
-        f"with what the store's files say: these bytes are given up then"
-    )
+        return facts
+    if pool.unflushed:
+        kind, wanted = ("older than", "newer") if facts.generation else ("new, and not that of", "former")
+        raise PoolNotAdopted(
+            f"{directory.file} is {kind} the pool {pool.directory}, where {pool.unflushed:,} bytes are that were accepted "
+            f"and never flushed: put the {wanted} {directory.file.name} back. Or keep a copy of the pool, then remove it "
+            f"to go on with what the store's files say: these bytes are given up then"
+        )
+    lanes = {lane: max(end, facts.lanes.get(lane, 0)) for lane, end in unknown.flushed.items()}
+    return replace(facts, lanes={**facts.lanes, **lanes})
 
 
 def _explain_missing_pool(directory: StoreDirectory, facts: StoreFacts, report: Report) -> None:

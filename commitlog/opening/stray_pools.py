@@ -22,6 +22,7 @@ from commitlog.errors import CommitLogError, StoreRunning
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.region import RegionError, base_directory, private_directory
+from commitlog.shm.row_check import check_row
 
 STORE_NAME = "store"
 _PATH_BYTES_MAX = 4096
@@ -106,22 +107,30 @@ def is_in_use(store: Path, clock: Clock = SYSTEM_CLOCK) -> bool:
     return False
 
 
-def unknown_pool(store: Path, facts: StoreFacts) -> StrayPool | None:
+@dataclass(frozen=True)
+class UnknownPool:
+    """A pool that its store does not know, and lane → how far its words say that it was flushed."""
+
+    pool: StrayPool
+    flushed: dict[int, int]
+
+
+def unknown_pool(store: Path, facts: StoreFacts) -> UnknownPool | None:
     """A pool of this very directory that its `store.json` does not know.
 
     Somebody has put an older file back. Or it was lost, and a start has made a new one, which has
     another id. A pool with bytes that no file has comes first.
     """
-    found: list[StrayPool] = []
+    found: list[UnknownPool] = []
     for directory in _directories():
         with contextlib.suppress(OSError, RegionError), contextlib.closing(ControlRegion.attach(directory)) as control:
             is_known = facts.generation > 0
             if control.belongs_to(facts.id, store, control.generation):
                 is_known = control.generation <= facts.generation
             if control.is_at(store) and not is_known:
-                unflushed = _unflushed(control)
-                found.append(StrayPool(directory, store, control.region.size, unflushed, is_replaced=True))
-    return max(found, key=lambda pool: pool.unflushed, default=None)
+                pool = StrayPool(directory, store, control.region.size, _unflushed(control), is_replaced=True)
+                found.append(UnknownPool(pool, _flushed(control, facts.segment_bytes)))
+    return max(found, key=lambda one: one.pool.unflushed, default=None)
 
 
 def refuse_second_store(store: Path) -> None:
@@ -155,6 +164,12 @@ def unreadable_pools(store: Path) -> Iterator[str]:
 def _unflushed(control: ControlRegion) -> int:
     rows = map(control.row, range(LANE_ROWS))
     return sum(max(row[Lane.WROTE] - row[Lane.FLUSHED], 0) for row in rows)  # less than 0 is damage
+
+
+def _flushed(control: ControlRegion, segment_bytes: int) -> dict[int, int]:
+    """Lane → how far it was flushed, for lanes with messages whose words can be true."""
+    rows = enumerate(map(control.row, range(LANE_ROWS)))
+    return {lane: row[Lane.FLUSHED] for lane, row in rows if row[Lane.FLUSHED] and not check_row(row, segment_bytes)}
 
 
 def _directories() -> Iterator[Path]:

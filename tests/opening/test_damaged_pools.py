@@ -221,6 +221,32 @@ def test_an_emptied_store_names_its_pool(
     assert any(str(pool) in text and wanted in text for text in caplog.messages)
 
 
+@pytest.mark.leaves_pools
+@pytest.mark.parametrize("kind", ["older", "new"])
+def test_a_pool_that_no_store_json_names_tells_what_was_flushed(kind: str, tmp_path: Path) -> None:
+    """All of it was, and the lane's files are older, or its directory is lost: that is damage."""
+    path, aside = tmp_path / "store", tmp_path / "aside"
+    commitlog.Store.open(path, CONFIG).close()
+    older = (path / "store.json").read_bytes()
+    store = commitlog.Store.open(path, CONFIG)
+    with commitlog.Producer(path) as one, commitlog.Producer(path) as other:
+        for producer in (one, other):
+            producer.send("t", b"1").wait("flushed")
+        shutil.copytree(path / "lanes/0", aside)
+        one.send("t", b"2").wait("flushed")
+        kill_store(store)
+    lose(path, "store.json", "lanes/*/positions", "lanes/0")
+    if kind == "new":
+        with pytest.raises(errors.RecoveryError, match=r"lanes/0 is missing, and .* bytes were flushed there"):
+            commitlog.Store.open(path, CONFIG)
+    else:
+        (path / "store.json").write_bytes(older)
+        aside.rename(path / "lanes/0")
+        commitlog.Store.open(path, CONFIG).close()
+        with pytest.raises((errors.CorruptRecord, errors.DamagedFile)):
+            values(path)
+
+
 @pytest.mark.parametrize("kind", ["older", "new"])
 def test_a_pool_that_is_gone_and_that_no_store_json_names(
     kind: str, tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture
