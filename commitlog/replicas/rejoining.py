@@ -28,6 +28,7 @@ from commitlog.errors import ReplicaRefused, ReplicationRefused, refusal
 from commitlog.opening import Report
 from commitlog.opening.new_pool import queue_file_bytes
 from commitlog.opening.queue_repair import cut_queues
+from commitlog.opening.stray_pools import unknown_pool
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.replicas.copy_place import take_lock
 from commitlog.replicas.greeting import ask_epoch
@@ -102,7 +103,7 @@ def _drain(directory: StoreDirectory, facts: StoreFacts, welcome: Welcome, sourc
     that no producer comes to it, and nobody else starts it.
     """
     mark_superseded(directory, welcome.epoch, source)
-    if facts.pool is None:
+    if facts.pool is None and unknown_pool(directory.path, facts) is None:
         return
     report = drain(directory.path, {**facts.config, "replication": {}})
     if not report.drained:

@@ -15,7 +15,7 @@ import commitlog
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.replica_mark import mark_superseded
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import CommitLogError, ReplicaRefused, StoreRefused, StoreSuperseded
+from commitlog.errors import CommitLogError, PoolNotAdopted, ReplicaRefused, StoreRefused, StoreSuperseded
 from tests.crash.scene import pid_of
 from tests.nightly import with_nightly
 from tests.replicas import dying
@@ -54,6 +54,22 @@ def test_what_the_pool_has_is_set_aside_and_counted(scene: Scene) -> None:
         common = values_of(scene.primary)
         surplus = leave_pool(scene, scene.primary)
         mark_superseded(StoreDirectory(scene.primary), 1, "copy")
+        assert rejoined(new, scene.primary) == len(surplus)
+        check_rejoined(scene.primary, common, surplus)
+
+
+def test_an_older_store_json_hides_no_pool(scene: Scene) -> None:
+    """It names no pool, and what is in it is not given up by the way."""
+    with promoted(scene) as new:
+        common = values_of(scene.primary)
+        file = StoreDirectory(scene.primary).file
+        older = file.read_bytes()
+        surplus = leave_pool(scene, scene.primary)
+        newer = file.read_bytes()
+        file.write_bytes(older)
+        with pytest.raises(PoolNotAdopted, match="accepted and never flushed"):
+            rejoined(new, scene.primary)
+        file.write_bytes(newer)
         assert rejoined(new, scene.primary) == len(surplus)
         check_rejoined(scene.primary, common, surplus)
 
