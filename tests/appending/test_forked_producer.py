@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,18 +55,18 @@ os.register_at_fork(after_in_child=lambda: [early.pop()() for _ in early[:]])  #
 import logging
 import commitlog, commitlog.logging
 from commitlog.errors import NoFreeLane
-path, call = sys.argv[1:]
+path, call, topic = sys.argv[1:]
 log = logging.getLogger("early")
 log.setLevel(logging.INFO)
 if "log." in call:
-    log.addHandler(commitlog.logging.Handler(path, "t"))
+    log.addHandler(commitlog.logging.Handler(path, topic))
     logging.raiseExceptions = False
     log.info("x")
 else:
     producer = commitlog.Producer(path)
-    producer.send("t", b"x").wait("flushed", 60)
+    producer.send(topic, b"x").wait("flushed", 60)
     if "rows." in call:
-        rows = producer.rows("rows", linger_ms=3_600_000)
+        rows = producer.rows(f"{topic}-rows", linger_ms=3_600_000)
         rows.append(n=1)
 def act():
     try:
@@ -88,7 +89,7 @@ else:
     if "rows." in call:
         rows.append(n=2)
         rows.close()
-    producer.send("t", b"y").wait("flushed", 60)
+    producer.send(topic, b"y").wait("flushed", 60)
     producer.close()
 """
 """What a program does in a hook that Python calls before all of commitlog's own."""
@@ -226,15 +227,23 @@ def test_a_fork_during_the_first_send_of_another_thread(forks: int, store: commi
     assert [subprocess.run(program, timeout=60, check=False).returncode for _ in range(forks)] == [0] * forks
 
 
+@pytest.fixture(scope="module")
+def store_of_one_lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Store]:
+    """A running store, for tests with topics of their own."""
+    config = SMALL | {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "producer": {"lane_wait_ms": 0}}
+    with commitlog.Store.open(tmp_path_factory.mktemp("one") / "store", config) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         ("producer.close()", "None"),
         ("producer = None", "None"),
-        ('producer.send("t", b"z")', "ForkedProducer"),
-        ('producer.send("t", b"z", flag=1)', "ForkedProducer"),
-        ('producer.send_batch("t", [b"z"])', "ForkedProducer"),
-        ('producer.last("t")', "ForkedProducer"),
+        ('producer.send(topic, b"z")', "ForkedProducer"),
+        ('producer.send(topic, b"z", flag=1)', "ForkedProducer"),
+        ('producer.send_batch(topic, [b"z"])', "ForkedProducer"),
+        ("producer.last(topic)", "ForkedProducer"),
         ("producer.flush()", "ForkedProducer"),
         ("commitlog.Producer(path)", "NoFreeLane"),
         ("rows.append(n=3)", "ForkedProducer"),
@@ -243,19 +252,17 @@ def test_a_fork_during_the_first_send_of_another_thread(forks: int, store: commi
         ('log.info("z")', "None"),
     ],
 )
-def test_a_hook_that_comes_before_ours(call: str, said: str, tmp_path: Path) -> None:
+def test_a_hook_that_comes_before_ours(call: str, said: str, store_of_one_lane: commitlog.Store) -> None:
     """A program's own hook in a forked child may use what the parent has, and harms nothing.
 
     The lane stays the parent's, the child is refused, and the parent's messages are all there.
     """
-    config = SMALL | {"store": {"segment_bytes": 1 << 16, "max_lanes": 1}, "producer": {"lane_wait_ms": 0}}
-    with commitlog.Store.open(tmp_path / "store", config) as store:
-        store.create_topic("rows", schema="n BIGINT")
-        program = [sys.executable, "-c", FORK_WITH_AN_EARLIER_HOOK, str(store.path), call]
-        run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-        assert (run.stdout.splitlines(), run.returncode) == ([f"child: {said}", "parent: held by itself"], 0), (
-            run.stderr
-        )
-        assert [message.value for message in commitlog.Reader(store.path, topic="t")] == [b"x", b"y"]
-        if "rows." in call:
-            assert commitlog.read_arrow(store.path, topic="rows").read_all()["n"].to_pylist() == [1, 2]
+    store, topic = store_of_one_lane, re.sub(r"\W+", "-", call)
+    store.create_topic(f"{topic}-rows", schema="n BIGINT")
+    program = [sys.executable, "-c", FORK_WITH_AN_EARLIER_HOOK, str(store.path), call, topic]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.stdout.splitlines(), run.returncode) == ([f"child: {said}", "parent: held by itself"], 0), run.stderr
+    with commitlog.Reader(store.path, topic=topic) as reader:
+        assert [message.value for message in reader] == [b"x", b"y"]
+    if "rows." in call:
+        assert commitlog.read_arrow(store.path, topic=f"{topic}-rows").read_all()["n"].to_pylist() == [1, 2]
