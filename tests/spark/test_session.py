@@ -325,6 +325,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.nightly  # daily another session is quiet; this one has a JVM of its own for its errors
 def test_a_killed_worker_prints_no_frames_of_java(quick_java: None) -> None:
     """Spark's log says what has failed, and why; an error's text holds a stack of Java's, too."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
