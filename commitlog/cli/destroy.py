@@ -60,7 +60,13 @@ def destroy(
         if control is not None:
             remove_pool(control.region.path.parent)
         DISK.unlink(directory.file)  # first: an interrupted removal leaves no store
-        shutil.rmtree(directory.path)
+        try:
+            shutil.rmtree(directory.path)
+        except OSError as error:
+            raise StoreRefused(
+                f"{directory.path} is no store any more, and not all of it can be removed: {error.filename}: "
+                f"{error.strerror}; mend owner, permissions or the disk, then `rm -r {directory.path}` removes the rest"
+            ) from error
     typer.echo(f"removed {directory.path}")
     print_lines(f"its shared memory of an earlier start stays: {pool}" for pool in strays)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -136,6 +138,23 @@ def test_destroy_asks(store: HandMadeStore, options: list[str], given: bytes, co
     done = run("destroy", store.path, *options, given=given)
     assert (done.returncode, store.path.exists()) == (code, stays)
     assert (b"--yes" in done.stderr) == (code == 2)
+
+
+def test_destroy_says_what_can_not_be_removed(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is gone by then, so it also says how the rest of it goes."""
+    unlink = os.unlink
+
+    def refuse(path: str, **options: Any) -> None:
+        if Path(path).name == f"{0:020d}":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        done = run("destroy", store.path, "--yes")
+    assert done.returncode == 1
+    assert f"rm -r {store.path}".encode() in done.stderr
+    assert not (store.path / "store.json").exists()
 
 
 def test_stat_of_a_killed_store_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
