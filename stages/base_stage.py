@@ -54,6 +54,8 @@ _SERVE_NS = 5_000_000
 """How long the lanes that wait for a flush may keep a stage from the other lanes."""
 _HURRY_NS = 20_000_000
 """For how long after a wait for a flush the rests after work stay short."""
+_FOLLOWED_NS = 2_000_000_000
+"""For how long the rests stay short after somebody has said that he follows the log."""
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -103,7 +105,7 @@ class BaseStage(ABC):
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
-        self._spin_until = self._hurry_until = 0
+        self._spin_until = self._hurry_until = self._followed_until = 0
         self.rests = 0
         self._served: list[int] = []
         self._reload_wanted = False
@@ -272,9 +274,19 @@ class BaseStage(ABC):
         """
         moved = self.work()
         if self._rung:
-            bad, self._rung = self._bell.drain()
-            self.stage_row[Stage.BAD_FRAMES] += bad
+            drained = self._bell.drain()
+            self._rung = drained.more
+            self.stage_row[Stage.BAD_FRAMES] += drained.bad
+            if drained.is_followed:
+                self._followed_until = self.clock.monotonic_ns() + _FOLLOWED_NS
         return moved
+
+    def is_followed(self, now: int) -> bool:
+        """Whether somebody follows the log, so that each message is awaited.
+
+        `now` is in monotonic ns.
+        """
+        return now < self._followed_until
 
     def news(self) -> int:
         """Returns a number that changes when any watched word changes.
@@ -344,7 +356,8 @@ class BaseStage(ABC):
         row[Stage.LINGERING] = 1
         now = self.clock.monotonic_ns()
         waits = now < self._spin_until or bool(self.waiting_lanes())
-        rest_ms = min(self.linger_ms, 1) if now < self._hurry_until else self.rest_ms(now)
+        is_awaited = now < self._hurry_until or self.is_followed(now)
+        rest_ms = min(self.linger_ms, 1) if is_awaited else self.rest_ms(now)
         woken = not waits and self._poll(rest_ms)
         row[Stage.LINGERING] = 0
         self.rests += 1

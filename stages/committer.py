@@ -127,7 +127,7 @@ class Committer(BaseStage):
         return moved
 
     def _is_due(self, lane: int, row: memoryview, now: int) -> bool:
-        """Whether it is time to commit, by RocketMQ's rule, or because somebody waits for a flush.
+        """Whether it is time to commit, by RocketMQ's rule, or because a flush is awaited.
 
         RocketMQ's rule: enough pages are there, a segment is full, or the thorough interval is
         over.
@@ -140,6 +140,7 @@ class Committer(BaseStage):
             wrote // size > committed // size
             or now - self._last_commit.get(lane, LONG_AGO_NS) >= self._thorough_ns
             or row[Lane.FLUSH_REQUESTED] > row[Lane.FLUSHED]
+            or self.is_followed(now)
         )
 
     def _commit(self, lane: int, row: memoryview) -> bool:

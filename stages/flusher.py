@@ -260,6 +260,8 @@ class Flusher(BaseStage):
             return False  # it could not be opened, and is tried again later
         if row[Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
             return True
+        if self.is_followed(now):
+            return committed > flushed
         since = now - (row[Lane.FLUSHED_NS] or LONG_AGO_NS)
         if self._timed and since < self.interval_ms * 1_000_000:
             return False

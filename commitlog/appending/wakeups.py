@@ -8,6 +8,7 @@ a limit on what it receives.
 | socket | bound by | frame |
 | --- | --- | --- |
 | `<stage>.ipc`, PUSH → PULL | each stage | wakeup: `CLW1` |
+| the same | the same | a reader awaits each message for two seconds: `CLF1` |
 | `notices.ipc`, PUB → SUB | flusher | to a producer: `CLN1`, lane, committed, flushed |
 | the same | flusher | to readers: `CLR1` |
 | `replicated.ipc`, PUB → SUB | HAService | to a producer: `CLN1`, lane, flushed, replicated |
@@ -22,6 +23,7 @@ import os
 import stat
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import zmq
 
@@ -29,6 +31,7 @@ from commitlog.errors import UnsafePath
 from commitlog.shm.layout import Stage
 
 WAKEUP = b"CLW1"
+FOLLOWED = b"CLF1"
 _NOTICE = struct.Struct("<4sQQQ")
 _NOTICE_PREFIX = struct.Struct("<4sQ")
 _NOTICE_MAGIC = b"CLN1"
@@ -82,6 +85,17 @@ def _bind(socket: zmq.Socket[bytes], directory: Path, name: str) -> None:
     os.chmod(path, 0o600)  # its mode depends on the umask; meanwhile the directory lets nobody else in
 
 
+class Drained(NamedTuple):
+    """What a drain has taken out of a bell."""
+
+    bad: int
+    """How many frames were none of ours."""
+    is_followed: bool
+    """Whether somebody follows the log."""
+    more: bool
+    """Whether more frames may wait."""
+
+
 class WakeupReceiver:
     """A stage's bell: receives wakeups. The stage holds its lock before it makes one.
 
@@ -98,17 +112,16 @@ class WakeupReceiver:
             raise
         self.fd = self.socket.fileno()
 
-    def drain(self) -> tuple[int, bool]:
-        """Takes the waiting frames, at most 1,000.
-
-        Returns how many were no wakeups, and whether more frames may wait.
-        """
-        bad = 0
+    def drain(self) -> Drained:
+        """Takes the waiting frames, at most 1,000."""
+        bad, is_followed = 0, False
         with contextlib.suppress(zmq.Again):
             for _ in range(_FRAMES_AT_ONCE):
-                bad += self.socket.recv(zmq.NOBLOCK) != WAKEUP
-            return bad, True
-        return bad, False
+                frame = self.socket.recv(zmq.NOBLOCK)
+                is_followed = is_followed or frame == FOLLOWED
+                bad += frame not in (WAKEUP, FOLLOWED)
+            return Drained(bad, is_followed, more=True)
+        return Drained(bad, is_followed, more=False)
 
     def close(self) -> None:
         self.socket.close()
@@ -151,6 +164,26 @@ class WakeupSender:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class FollowedSender:
+    """Tells stages that somebody follows the log: each message is awaited as if by a receipt.
+
+    It holds for two seconds. A process that may not write to the pool tells nobody, and follows at
+    the stages' own pace.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path, stages: tuple[str, ...]) -> None:
+        self._sockets = [_connected(_socket(context, zmq.PUSH), directory, stage) for stage in stages]
+
+    def tell(self) -> None:
+        for socket in self._sockets:
+            with contextlib.suppress(zmq.ZMQError):
+                socket.send(FOLLOWED, zmq.NOBLOCK)
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
 
 
 class NoticePublisher:
