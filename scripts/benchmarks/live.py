@@ -56,14 +56,14 @@ def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
         "commitlog": partial(_ours, bench, session),
     }
     if broker is not None:
-        sources["Kafka"] = partial(_kafka, session, broker)
+        sources["Kafka"] = partial(kafka_stream, session, broker)
     compare(bench, session, "commitlog's session", sources, REPEATS, idle_seconds=1)
 
 
 def run_with_defaults(bench: Bench, session: Any, broker: kafka_broker.Broker) -> None:
     """Runs in a session with Spark's own settings."""
     sources: dict[str, LiveSource] = {
-        "Kafka": partial(_kafka, session, broker),
+        "Kafka": partial(kafka_stream, session, broker),
         "commitlog": partial(_ours, bench, session),
     }
     compare(bench, session, "Spark's defaults", sources, DEFAULT_REPEATS)
@@ -102,7 +102,7 @@ def _turn(
         writer = live.frame.writeStream.foreachBatch(arrivals).option("checkpointLocation", str(room / "checkpoint"))
         query = writer.start()
         try:
-            _await(query, lambda: _send(live) > 0 and len(arrivals.found) > 20)  # some batches to warm up
+            _await(query, lambda: send_stamp(live) > 0 and len(arrivals.found) > 20)  # some batches to warm up
             _send_and_await(query, live, arrivals, warm_up)
             began = time.monotonic_ns()
             _send_and_await(query, live, arrivals, max(int(seconds * RATE), 1))
@@ -132,7 +132,7 @@ class Arrivals:
         self.newest = max((stamp for stamp, _ in self.found), default=0)
 
 
-def _send(live: Live) -> int:
+def send_stamp(live: Live) -> int:
     """Sends a message whose text is the time when it was sent."""
     stamp = time.monotonic_ns()
     live.send(b"%-*d" % (BODY_BYTES, stamp))
@@ -148,7 +148,7 @@ def _send_and_await(query: Any, live: Live, arrivals: Arrivals, count: int) -> N
     stamps, next_at = [], time.monotonic()
     for _ in range(count):
         time.sleep(max(next_at - time.monotonic(), 0))
-        stamps.append(_send(live))
+        stamps.append(send_stamp(live))
         next_at += 1 / RATE
     _await(query, lambda: arrivals.newest >= stamps[-1])
     if sorted(stamp for stamp, _ in arrivals.found if stamp >= stamps[0]) != stamps:
@@ -169,17 +169,17 @@ def _idle(session: Any, live: Live, seconds: float) -> Sample:
     """CPU of Spark's JVM with its Python workers, and of the source of the rows."""
     spark = psutil.Process(session.sparkContext._gateway.proc.pid)
     time.sleep(min(seconds, 0.3))  # the last batch is over
-    before, source_before, began = _cpu_seconds(spark), live.cpu_seconds(), time.monotonic()
+    before, source_before, began = cpu_seconds_of(spark), live.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
     elapsed = time.monotonic() - began
-    spent = [now - before.get(process, 0.0) for process, now in _cpu_seconds(spark).items()]
+    spent = [now - before.get(process, 0.0) for process, now in cpu_seconds_of(spark).items()]
     return {
         "query": sum(spent) / elapsed,
         "source": (live.cpu_seconds() - source_before) / elapsed,
     }
 
 
-def _cpu_seconds(process: psutil.Process) -> dict[psutil.Process, float]:
+def cpu_seconds_of(process: psutil.Process) -> dict[psutil.Process, float]:
     """CPU of a process and of each of its present descendants."""
     found = {}
     for one in [process, *process.children(recursive=True)]:
@@ -202,7 +202,7 @@ def _ours(bench: Bench, session: Any) -> Iterator[Live]:
 
 
 @contextlib.contextmanager
-def _kafka(session: Any, broker: kafka_broker.Broker) -> Iterator[Live]:
+def kafka_stream(session: Any, broker: kafka_broker.Broker) -> Iterator[Live]:
     with broker.topic() as topic:
         producer = broker.producer(topic, **{"linger.ms": 0})
         reader = session.readStream.format("kafka").option("kafka.bootstrap.servers", broker.address)

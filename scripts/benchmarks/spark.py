@@ -2,7 +2,8 @@
 
 It reads all Kafka columns. Batches are read whole into the noop sink and into Parquet. Streams are
 read in micro-batches of a fixed size. The first micro-batch does not count, because it pays for the
-start of the query. Streams that wait for rows come last (live.py).
+start of the query. Streams that wait for rows come last (live.py,
+real_time.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import commitlog
 from commitlog.errors import how_to_install
-from scripts.benchmarks import columns, floors, java_servers, kafka_broker, live
+from scripts.benchmarks import columns, floors, java_servers, kafka_broker, live, real_time
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Stopwatch, Turn
 from scripts.benchmarks.ours import running_store
@@ -62,6 +63,7 @@ def run(bench: Bench) -> None:
             _throughput(bench, session, broker)
             columns.run(bench, session, broker)
             live.run(bench, session, broker)
+            real_time.run(bench, session, broker)
         if broker is None:
             bench.skip("a stream with Spark's defaults", "it is compared with Kafka's, which is not there")
         else:

@@ -1,0 +1,148 @@
+"""Streams in Real-Time Mode: how soon a message is in a Python function, and what that costs Spark.
+
+It belongs to part `spark`. `commitlog.spark.foreach` takes the rows, also those of Spark's Kafka
+source, which is the floor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import commitlog.spark
+from scripts.benchmarks import kafka_broker
+from scripts.benchmarks.floors import TOPIC
+from scripts.benchmarks.harness import Bench, Metric, Sample, Turn, percentiles
+from scripts.benchmarks.live import BODY_BYTES, Live, cpu_seconds_of, kafka_stream, send_stamp
+from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
+
+RATES = (50, 1000)
+LEVELS = ("accepted", "committed", "flushed")
+WARM_UP_SECONDS = 8
+METRICS = (
+    Metric("p50", "ms from send to a Python function, p50"),
+    Metric("p99", "ms from send to a Python function, p99"),
+    Metric("query", "of a core, Spark and the function"),
+    Metric("source", "of a core, what it reads from"),
+    Metric("idle", "of a core, Spark and the function, idle"),
+)
+_PATIENCE_SECONDS = 60.0
+
+
+def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
+    for rate in RATES:
+        turns: dict[str, Turn] = {}
+        if broker is not None:
+            turns["Kafka"] = partial(_turn, bench, session, rate, partial(kafka_stream, session, broker))
+        for level in LEVELS:
+            turns[f"commitlog, {level}"] = partial(_turn, bench, session, rate, partial(_ours, bench, session, level))
+        bench.compare(
+            f"Real-Time Mode, {rate} messages/s",
+            METRICS,
+            next(iter(turns)),
+            turns,
+            repeats=min(3, bench.settings.repeats),
+            seconds=bench.settings.seconds(10, least=0.2),
+            seconds_to_warm_up=bench.settings.seconds(WARM_UP_SECONDS, least=0.2),
+            body=f"{BODY_BYTES} B",
+            query="commitlog.spark.foreach",
+            cores=session.sparkContext.defaultParallelism,
+        )
+
+
+class Noting:
+    """The function: appends for each message when it was sent and when it came (monotonic ns)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, batch: Any) -> None:
+        now = time.monotonic_ns()
+        with (self.directory / f"{os.getpid()}.seen").open("a") as file:
+            file.write("".join(f"{int(value)} {now}\n" for value in batch.column(0).to_pylist()))
+
+    def found(self) -> list[tuple[int, int]]:
+        lines = [line.split() for file in self.directory.glob("*.seen") for line in file.read_text().splitlines()]
+        return [(int(line[0]), int(line[1])) for line in lines if len(line) == 2]
+
+
+def _turn(
+    bench: Bench, session: Any, rate: int, source: Callable[[], contextlib.AbstractContextManager[Live]]
+) -> Sample:
+    seconds, warm_up = bench.settings.seconds(10, least=0.2), bench.settings.seconds(WARM_UP_SECONDS, least=0.2)
+    with bench.room() as room, source() as live:
+        noting = Noting(room)
+        writer: Any = commitlog.spark.foreach(live.frame.select("value"), noting)
+        writer = writer.option("checkpointLocation", str(room / "checkpoint")).outputMode("update")
+        query = writer.trigger(realTime="10 minutes").start()
+        try:
+            _await(query, lambda: send_stamp(live) > 0 and len(noting.found()) > 2)
+            _send_and_await(query, live, noting, rate, warm_up)
+            spark = psutil.Process(session.sparkContext._gateway.proc.pid)
+            before, source_before, began = cpu_seconds_of(spark), live.cpu_seconds(), time.monotonic_ns()
+            stamps = _send_and_await(query, live, noting, rate, seconds)
+            elapsed = (time.monotonic_ns() - began) / 1e9
+            sample = {
+                "query": _spent(before, cpu_seconds_of(spark)) / elapsed,
+                "source": (live.cpu_seconds() - source_before) / elapsed,
+            }
+            arrived = dict(noting.found())
+            sample |= {name: value / 1000 for name, value in percentiles([arrived[at] - at for at in stamps]).items()}
+            before, began = cpu_seconds_of(spark), time.monotonic_ns()
+            time.sleep(seconds / 2)
+            idle = _spent(before, cpu_seconds_of(spark))
+            return sample | {"idle": idle / ((time.monotonic_ns() - began) / 1e9)}
+        finally:
+            query.stop()
+
+
+def _spent(before: dict[psutil.Process, float], after: dict[psutil.Process, float]) -> float:
+    return sum(now - before.get(process, 0.0) for process, now in after.items())
+
+
+def _send_and_await(query: Any, live: Live, noting: Noting, rate: int, seconds: float) -> list[int]:
+    """Sends steadily, and returns the stamps when all messages have come.
+
+    Raises RuntimeError where one did not come exactly once.
+    """
+    stamps, next_at = [], time.monotonic()
+    for _ in range(max(int(seconds * rate), 1)):
+        time.sleep(max(next_at - time.monotonic(), 0))
+        stamps.append(send_stamp(live))
+        next_at += 1 / rate
+    wanted = set(stamps)
+    _await(query, lambda: len([1 for stamp, _ in noting.found() if stamp in wanted]) >= len(stamps))
+    if sorted(stamp for stamp, _ in noting.found() if stamp in wanted) != stamps:
+        raise RuntimeError("the query did not get every message once")
+    return stamps
+
+
+def _await(query: Any, condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if error := query.exception():
+            raise error
+        if time.monotonic() > end:
+            raise RuntimeError(f"the query did not get its rows in {_PATIENCE_SECONDS:.0f} s")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _ours(bench: Bench, session: Any, level: str) -> Iterator[Live]:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(running_store(bench))
+        meter = stack.enter_context(stage_meter(store.path))
+        producer = stack.enter_context(warm_producer(store))
+        reader = session.readStream.format("commitlog").option("subscribe", TOPIC).option("isolation", level)
+        yield Live(
+            reader.load(str(store.path)),
+            lambda body: producer.send(TOPIC, body),
+            lambda: sum(meter.cpu_seconds().values()),
+        )
