@@ -28,6 +28,10 @@ def _subscribed(chosen: Subscription, topic: str) -> bool:
 
 def check_batch(options: SourceOptions) -> None:
     """Raises OptionError for what a batch can't have, and a stream can."""
+    if options.follows == "accepted":
+        raise bad("isolation", "accepted", "a batch has what is flushed, or committed")
+    if "hurry" in options.given:
+        raise OptionError(f"option hurry: {ONLY_IN_REAL_TIME}")
     if options.reader_name is not None:
         raise OptionError("option readerName: a batch has no position to keep; use it with spark.readStream")
     starting, ending = options.starting, options.ending
@@ -45,12 +49,26 @@ def _numbers(offsets: Offsets | None) -> set[int]:
     return {number for lanes in (offsets or {}).values() for number in lanes.values()}
 
 
-def check_stream(options: SourceOptions) -> None:
-    """Raises OptionError for what a stream can't have, and a batch can."""
+ONLY_IN_REAL_TIME = "it is for a stream in Real-Time Mode (.trigger(realTime=…)) only; leave it out"
+_LIMITS_OF_BATCHES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRowsPerTrigger")
+
+
+def check_stream(options: SourceOptions, *, is_real_time: bool = False) -> None:
+    """Raises OptionError for what a stream can't have, and a batch can.
+
+    In Real-Time Mode it also raises it for limits of micro-batches.
+    """
     if options.ending:
         raise OptionError(f"option {options.ending.option}: a stream has no end; use it with spark.read")
-    if options.read.isolation != "flushed":
-        raise bad("isolation", options.read.isolation, "a stream reads flushed data only; committed is for spark.read")
+    if is_real_time:
+        for limit in _LIMITS_OF_BATCHES:
+            if limit in options.given:
+                raise OptionError(f"option {limit}: in Real-Time Mode each message comes at once; leave it out")
+    elif "hurry" in options.given:
+        raise OptionError(f"option hurry: {ONLY_IN_REAL_TIME}")
+    elif options.read.isolation != "flushed":
+        allowed = "micro-batches have what is flushed; committed and accepted are for .trigger(realTime=…)"
+        raise bad("isolation", options.follows, allowed)
 
 
 def check_rocketmq(options: SourceOptions) -> None:

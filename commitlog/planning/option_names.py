@@ -14,7 +14,7 @@ _READ_OPTIONS = """
     path subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp
     startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss
     maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition
-    includeHeaders columns isolation readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
+    includeHeaders columns isolation hurry readerName ignoreCorruptRecords values metadata maxRowsPerTrigger
     mode columnNameOfCorruptRecord reader token tokenFile caFile certFile keyFile
 """
 SPELLING = {name.lower(): name for name in _READ_OPTIONS.split()}

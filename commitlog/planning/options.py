@@ -10,17 +10,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 from urllib.parse import unquote
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
-from commitlog.columns.read_plan import DEFAULTS, Isolation, JsonMode, ReadOptions, Values
+from commitlog.columns.read_plan import DEFAULTS, JsonMode, ReadOptions, Values
 from commitlog.errors import IllegalArgument, OptionError, ReaderError
 from commitlog.planning.address import OF_SPARK, Address, Credentials, address_of
 from commitlog.planning.option_names import spelled
 from commitlog.planning.option_values import bad, boolean, choice, duration_ms, json_object, topic_name, whole_number
 from commitlog.planning.starting_offsets import Bound, ending_bound, starting_bound
 from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
+
+Level = Literal["flushed", "committed", "accepted"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class SourceOptions:
     reader_name: str | None
     metadata: bool
     max_rows: int | None
+    follows: Level
+    """How far Real-Time Mode follows the log: option isolation."""
+    hurry: bool
+    """Whether a query in Real-Time Mode has each message flushed as if a receipt waited for it."""
     by_python: bool
     """Whether Python reads, even where the source in Java could."""
 
@@ -109,6 +115,8 @@ def options_of(path: str, address: Address | None, values: Mapping[str, str]) ->
         reader_name=_reader_name(values),
         metadata=boolean(values, "metadata", False),
         max_rows=whole_number(values, "maxRowsPerTrigger"),
+        follows=_follows(values),
+        hurry=boolean(values, "hurry", True),
         by_python=choice(values, "reader", ("any", "python")) == "python",
     )
 
@@ -176,12 +184,16 @@ def _values(values: Mapping[str, str]) -> Values:
     return cast(Values, found)
 
 
+def _follows(values: Mapping[str, str]) -> Level:
+    return cast(Level, choice(values, "isolation", get_args(Level)))
+
+
 def _read_options(values: Mapping[str, str]) -> ReadOptions:
     mode = values.get("mode", DEFAULTS.mode).strip().upper()
     if mode not in get_args(JsonMode):
         raise bad("mode", values["mode"], f"give {' or '.join(get_args(JsonMode))}")
     return ReadOptions(
-        isolation=cast(Isolation, choice(values, "isolation", get_args(Isolation))),
+        isolation="flushed" if _follows(values) == "flushed" else "committed",
         fail_on_data_loss=boolean(values, "failOnDataLoss", DEFAULTS.fail_on_data_loss),
         ignore_corrupt=boolean(values, "ignoreCorruptRecords", DEFAULTS.ignore_corrupt),
         values=_values(values),

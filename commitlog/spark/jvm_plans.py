@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -13,13 +13,16 @@ from commitlog.record.properties import RESERVED_NAMES, RESERVED_PREFIX
 from commitlog.spark.message_layouts import layouts
 
 
-def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan) -> dict[str, Any]:
-    """The plans of all tasks. `common` is what they have in common: a plan of no slices."""
+def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan, followed: Iterable[str] = ()) -> dict[str, Any]:
+    """The plans of all tasks. `common` is what they have in common: a plan of no slices.
+
+    The tasks may meet messages of the topics that are `followed`, too.
+    """
     read = common.options
     if read.values == "json":
         read = replace(read, values="bytes")  # Java alone parses JSON, also what Python reads for it
     pieces = [piece for plan in plans for piece in plan.slices]
-    topics = {piece.topic for piece in pieces}
+    topics = {piece.topic for piece in pieces}.union(followed)
     lanes = {number: common.lane_directory(number) for number in {piece.lane for piece in pieces}}
     logs = {number: {"log": str(lane.commitlog), "quarantine": str(lane.quarantine)} for number, lane in lanes.items()}
     queues = {number: str(lane.consumequeue) for number, lane in lanes.items()}

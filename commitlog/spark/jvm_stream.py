@@ -11,6 +11,8 @@ the checkpoint: Spark compares them letter by letter.
                                                           "words": what an idle query looks at}
     ask "available_now"  where a query has to end      → {"target": the end of each queue}
     ask "tasks"          plan the batch [start, end)   → what ReadPlan.java and Slice.java take
+    ask "follow"         plan one of Real-Time Mode    → the same, and what FollowingTask.java takes
+    ask "merge"          where has that one ended?     → {"offset": …, "latest": the store's end}
 
 A process that takes the place of one that died is opened with the target of the query, if it has
 one.
@@ -27,9 +29,9 @@ from pyspark.sql.types import StructType
 
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex
-from commitlog.shm.control_region import CONTROL_NAME, ControlRegion
-from commitlog.shm.layout import LANE_ROW_WORDS, LANE_ROWS, WORD_BYTES, Lane
+from commitlog.shm.layout import Lane
 from commitlog.spark.jvm_plans import tasks_answer
+from commitlog.spark.real_time_plans import RealTimePlans, lane_words
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.spark.task_reading import Task
 
@@ -41,7 +43,9 @@ class PlannedStream:
 
     def __init__(self, options: dict[str, str], question: dict[str, Any]) -> None:
         source = CommitLogDataSource({name.lower(): value for name, value in options.items()})
-        self._reader = source.streamReader(StructType.fromJson(json.loads(question["schema"])))
+        schema = StructType.fromJson(json.loads(question["schema"]))
+        self._reader = source.streamReader(schema, is_real_time="real_time" in question)
+        self._real_time = RealTimePlans(self._reader)
         if (target := question.get("target")) is not None:
             self._reader.target = _queues(target)
 
@@ -59,9 +63,13 @@ class PlannedStream:
             case "available_now":
                 reader.prepareForTriggerAvailableNow()
                 return {"target": _json(reader.target or {})}
-            case ask:
-                assert ask == "tasks"
+            case "tasks":
                 return self._tasks(question)
+            case "follow":
+                return self._real_time.plan(question["start"], question["parallelism"])
+            case ask:
+                assert ask == "merge"
+                return self._real_time.merge(question)
 
     def _latest(self, question: dict[str, Any]) -> Answer:
         start, rows = json.loads(question["start"]), question.get("rows")
@@ -80,16 +88,8 @@ class PlannedStream:
 
 
 def _flushed_words(reader: StreamReader) -> Answer | None:
-    """Where the words lie that say how far each lane is flushed, and a lane that may come next.
-
-    While these words stay as they are, there is nothing new. None if nobody runs the store.
-    """
-    index = reader.index
-    if not isinstance(index, LocalIndex) or index.pool is None:
-        return None
-    lanes = min(max(index.index.lanes, default=-1) + 2, LANE_ROWS)
-    first = (ControlRegion.row_at(0) + Lane.FLUSHED) * WORD_BYTES
-    return {"file": str(index.pool / CONTROL_NAME), "first": first, "step": LANE_ROW_WORDS * WORD_BYTES, "lanes": lanes}
+    """While these words stay as they are, there is nothing new. None if nobody runs the store."""
+    return lane_words(reader.index, Lane.FLUSHED) if isinstance(reader.index, LocalIndex) else None
 
 
 def _queues(target: dict[str, dict[str, int]]) -> dict[QueueKey, int]:

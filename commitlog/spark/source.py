@@ -88,9 +88,10 @@ class CommitLogDataSource(DataSource):
         check_batch(self.parsed)
         return BatchReader(self.parsed, schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:
+    def streamReader(self, schema: StructType, *, is_real_time: bool = False) -> StreamReader:
+        """The reader of a stream. In Real-Time Mode the JVM reads what it plans."""
         self._check(schema)
-        check_stream(self.parsed)
+        check_stream(self.parsed, is_real_time=is_real_time)
         if self.parsed.address is None and is_rocketmq_root(self.parsed.path):
             raise no_stream(self.parsed.path)
         return StreamReader(self.parsed, schema)
@@ -256,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not moved and start == self._idle_at:
             self._write_position()
             return start
-        offset = self._of_this_epoch(StreamOffset.from_json(start), resolver.index)
+        offset = self.in_this_epoch(StreamOffset.from_json(start))
         if self._held_name is not None:
             name, chosen = self.options.reader_name or "", self.options.subscription
             self._held_name.move(position_of(name, chosen, offset.store, offset.ends, resolver.index.topics()))
@@ -289,14 +290,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 earliest.setdefault(topic, {})[lane] = done
         return StreamOffset(offset.store, new, epoch=offset.epoch).following(offset, earliest).to_json()
 
-    def _of_this_epoch(self, offset: StreamOffset, index: StoreIndex) -> StreamOffset:
-        """Returns the offset in the store's present epoch.
+    def in_this_epoch(self, offset: StreamOffset) -> StreamOffset:
+        """Returns the offset in the epoch that the store had at the last look.
 
         If a replica was promoted, or a backup restored, the store has lost the messages behind that
         place. The query may have read some of them, and the store has other messages at their
         offsets now. So the query goes back to read these, if it may go on after a loss. Raises
         DataLoss, StoreSuperseded.
         """
+        index = self._index
+        assert index is not None
         offset.check_store(index.store_id, index.epoch, self.options.path)
         if offset.epoch == index.epoch:
             return offset
@@ -408,7 +411,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         resolver, _ = self._resolver()
         first, planned = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        last = self._of_this_epoch(planned, resolver.index)
+        last = self.in_this_epoch(planned)
         ranges: dict[QueueKey, tuple[int, int]] = {}
         for topic, lanes in last.ends.items():
             for lane, stop in lanes.items():

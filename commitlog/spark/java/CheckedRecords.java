@@ -1,6 +1,8 @@
 package commitlog.spark;
 
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * The records of one batch as columns, each checked against its place.
@@ -9,16 +11,15 @@ import java.nio.ByteBuffer;
  * Places are those in `bytes`. No CRC is computed, as in Python.
  */
 final class CheckedRecords {
-    static final int MOST = 4096;
-
-    final int[] at = new int[MOST];
-    final int[] size = new int[MOST];
-    final int[] sysFlag = new int[MOST];
-    final int[] bodyAt = new int[MOST];
-    final int[] bodyBytes = new int[MOST];
-    final int[] propertiesAt = new int[MOST];
-    final Slice slice;
+    final int[] at;
+    final int[] size;
+    final int[] sysFlag;
+    final int[] bodyAt;
+    final int[] bodyBytes;
+    final int[] propertiesAt;
+    final String topicName;
     final byte[] topic;
+    final int lane;
     ByteBuffer bytes;
     long firstOffset;
     int count;
@@ -29,9 +30,17 @@ final class CheckedRecords {
     private int foundTopicAt;
     private int foundTopicBytes;
 
-    CheckedRecords(Slice slice, byte[] topic) {
-        this.slice = slice;
-        this.topic = topic;
+    /** Holds up to `most` records of a topic in a lane. */
+    CheckedRecords(String topic, int lane, int most) {
+        this.topicName = topic;
+        this.topic = topic.getBytes(StandardCharsets.UTF_8);
+        this.lane = lane;
+        this.at = new int[most];
+        this.size = new int[most];
+        this.sysFlag = new int[most];
+        this.bodyAt = new int[most];
+        this.bodyBytes = new int[most];
+        this.propertiesAt = new int[most];
     }
 
     void clear(ByteBuffer read, long offset) {
@@ -41,7 +50,7 @@ final class CheckedRecords {
     }
 
     boolean isFull() {
-        return this.count == MOST;
+        return this.count == this.at.length;
     }
 
     /** How many bytes all records have together. */
@@ -66,13 +75,30 @@ final class CheckedRecords {
         this.append(place, size);
     }
 
-    /** Adds a record that a walk has come to, if it is one of the slice's. */
+    /** Adds a record that a walk has come to, if it is the topic's and was not read before. */
     void addIfWanted(int place, int size, long where) throws Unreadable {
         this.find(place, size, where);
-        boolean isInQueue = (this.foundSysFlag & RecordLayout.PREPARED) == 0;
-        if (isInQueue && this.isOfTopic() && this.queueOffset(place) >= this.nextOffset()) {
+        if (this.isInQueue() && this.isOfTopic() && this.queueOffset(place) >= this.nextOffset()) {
             this.append(place, size);
         }
+    }
+
+    /** The topic of the record at a place, whichever it is; null if the record is in no queue. */
+    UTF8String topicAt(ByteBuffer read, int place, int size, long where) throws Unreadable {
+        this.bytes = read;
+        this.find(place, size, where);
+        if (!this.isInQueue()) {
+            return null;
+        }
+        byte[] name = new byte[this.foundTopicBytes];
+        for (int i = 0; i < name.length; i++) {
+            name[i] = read.get(this.foundTopicAt + i);
+        }
+        return UTF8String.fromBytes(name);
+    }
+
+    private boolean isInQueue() {
+        return (this.foundSysFlag & RecordLayout.PREPARED) == 0;
     }
 
     private void append(int place, int size) throws Unreadable {
@@ -107,7 +133,7 @@ final class CheckedRecords {
         if (b.getLong(place + RecordLayout.PHYSICAL_OFFSET_AT) != where) {
             throw new Unreadable("a record of another place");
         }
-        if (b.getInt(place + RecordLayout.QUEUE_ID_AT) != this.slice.lane) {
+        if (b.getInt(place + RecordLayout.QUEUE_ID_AT) != this.lane) {
             throw new Unreadable("a record of another lane");
         }
         int flags = b.getInt(place + RecordLayout.SYS_FLAG_AT);

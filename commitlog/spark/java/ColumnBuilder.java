@@ -87,7 +87,7 @@ final class ColumnBuilder implements BatchMaker {
     private static long number(CheckedRecords records, String name, int row) {
         switch (name) {
             case "partition":
-                return records.slice.lane;
+                return records.lane;
             case "offset":
                 return records.firstOffset + row;
             case "timestamp":

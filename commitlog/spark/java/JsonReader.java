@@ -11,7 +11,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Reads the messages of one task as those of a topic of bytes, and makes a row of each value. */
+/** Makes a row of each value of messages that are read as those of a topic of bytes. */
 final class JsonReader implements PartitionReader {
     private static final String[] NAMED_BY = {"topic", "partition", "offset"};
     private static final DataType[] NAMED_BY_TYPES =
@@ -22,19 +22,20 @@ final class JsonReader implements PartitionReader {
     private final StructField[] wanted;
     private final StructType columns;
     private final boolean isParsed;
-    private final TaskReader messages;
+    private final PartitionReader messages;
     /** For each wanted column, its place in a parsed value, or in `columns`. */
     private final int[] places;
     private ColumnarBatch batch;
     private int next;
     private InternalRow row;
 
-    JsonReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, JsonValues json, StructType wanted) {
+    /** `messages` has batches of the columns that `columnsOfMessages` gives. */
+    JsonReader(PartitionReader messages, JsonValues json, StructType wanted) {
+        this.messages = messages;
         this.json = json;
         this.wanted = wanted.fields();
         this.isParsed = json.isParsedFor(wanted);
-        this.columns = this.columnsOfMessages();
-        this.messages = new TaskReader(plan, slices, filters, this.columns);
+        this.columns = columnsOfMessages(json, wanted);
         this.places = new int[this.wanted.length];
         for (int i = 0; i < this.places.length; i++) {
             String name = this.wanted[i].name();
@@ -46,19 +47,19 @@ final class JsonReader implements PartitionReader {
         }
     }
 
-    /** The columns of messages that the rows are made of. */
-    private StructType columnsOfMessages() {
+    /** The columns of messages that the wanted rows are made of. */
+    static StructType columnsOfMessages(JsonValues json, StructType wanted) {
         StructType found = new StructType();
-        if (this.isParsed) {
+        if (json.isParsedFor(wanted)) {
             found = found.add("value", DataTypes.BinaryType);
         }
-        for (int i = 0; i < this.wanted.length; i++) {
-            String name = this.wanted[i].name();
-            if (JsonValues.isMetadata(name) && !isRowNumber(name)) {
-                found = found.add(ofMessage(name), this.wanted[i].dataType());
+        for (int i = 0; i < wanted.fields().length; i++) {
+            StructField field = wanted.fields()[i];
+            if (JsonValues.isMetadata(field.name()) && !isRowNumber(field.name())) {
+                found = found.add(ofMessage(field.name()), field.dataType());
             }
         }
-        for (int i = 0; i < NAMED_BY.length && this.json.refusesMalformed; i++) {
+        for (int i = 0; i < NAMED_BY.length && json.refusesMalformed; i++) {
             if (found.getFieldIndex(NAMED_BY[i]).isEmpty()) {
                 found = found.add(NAMED_BY[i], NAMED_BY_TYPES[i]);
             }

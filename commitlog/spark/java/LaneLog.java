@@ -65,6 +65,13 @@ final class LaneLog implements Closeable {
         this.bytes.clear();
     }
 
+    /** Memory for that many bytes: what is put there is read by `bytes`. What was there is lost. */
+    ByteBuffer room(int count) {
+        this.grow(0, count);
+        this.bytes.limit(count).position(0);
+        return this.bytes;
+    }
+
     private void grow(int kept, int wanted) {
         if (wanted <= this.bytes.capacity()) {
             return;

@@ -21,6 +21,7 @@ final class LogScan implements Scan, Batch {
     private final Predicate[] pushed;
     private final TimeFilter times;
     private final int limit;
+    private LogStream stream;
 
     /** A limit of NO_LIMIT is none. */
     LogScan(PlannedBatch planned, StructType wanted, Predicate[] pushed, TimeFilter times, int limit) {
@@ -43,7 +44,8 @@ final class LogScan implements Scan, Batch {
 
     /** It is known to have columns, or rows. Else Spark would plan its tasks to find out, also for `explain`. */
     public Scan.ColumnarSupportMode columnarSupportMode() {
-        return this.planned.json == null ? Scan.ColumnarSupportMode.SUPPORTED : Scan.ColumnarSupportMode.UNSUPPORTED;
+        boolean isInRows = this.planned.json != null || (this.stream != null && this.stream.isRealTime());
+        return isInRows ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
     }
 
     /** Equal scans of one frame have the same rows, so that Spark reads them once. */
@@ -68,7 +70,8 @@ final class LogScan implements Scan, Batch {
 
     /** A stream is of all columns: Spark prunes none of it. */
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return new LogStream(this.planned.options, this.wanted, this.planned.json);
+        this.stream = new LogStream(this.planned.options, this.wanted, this.planned.json);
+        return this.stream;
     }
 
     public InputPartition[] planInputPartitions() {

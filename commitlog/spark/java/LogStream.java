@@ -1,6 +1,7 @@
 package commitlog.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -10,13 +11,16 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReadMaxRows;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
@@ -26,7 +30,8 @@ import org.apache.spark.unsafe.Platform;
  *
  * Its state is in that process. What another one has to know, if it dies, is asked first of each.
  */
-final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
+final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode,
+        ReportsSourceMetrics {
     /** An idle query asks this often, also if no lane has moved: the store may be stopped, or another one. */
     private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(100);
 
@@ -39,7 +44,12 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     /** Where the query was told that there is nothing new; null if there was something. */
     private Offset idleAt;
     private long askedNs;
-    private FlushedWords words;
+    private LaneWords words;
+    private boolean isRealTime;
+    /** The planned batch of Real-Time Mode; null before the first. */
+    private JsonNode following;
+    /** The queues in which the last batch has ended inside a message, by their keys. */
+    private final Map<String, QueuePosition> begun = new HashMap<String, QueuePosition>();
 
     LogStream(Map<String, String> options, StructType wanted, JsonValues json) {
         this.json = json;
@@ -121,7 +131,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     private void watch(JsonNode place) {
         if (this.words == null || !this.words.areAt(place)) {
             this.stopWatching();
-            this.words = FlushedWords.of(place);
+            this.words = LaneWords.of(place);
         }
     }
 
@@ -200,6 +210,60 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     /** Spark asks for it after the tasks. Where there are none it has nothing to read. */
     public synchronized PartitionReaderFactory createReaderFactory() {
         return new ReaderFactory(this.plan, new RowFilter[0], this.json, this.wanted);
+    }
+
+    // ---- Real-Time Mode --------------------------------------------------------------------------
+
+    public synchronized void prepareForRealTimeMode() {
+        this.isRealTime = true;
+        this.opening.put("real_time", true);
+    }
+
+    synchronized boolean isRealTime() {
+        return this.isRealTime;
+    }
+
+    /** Tasks that follow the log until the time of their batch is over. */
+    public synchronized InputPartition[] planInputPartitions(Offset start) {
+        ObjectNode question = question("follow");
+        question.put("start", start.json());
+        question.put("parallelism", SparkContext.getOrCreate().defaultParallelism());
+        this.following = this.answer(question, "planPartitions");
+        this.storeEnd = Json.text(this.following, "latest");
+        this.plan = new ReadPlan(this.following);
+        return FollowingTask.all(this.following, this.begun);
+    }
+
+    /** Where the batch has ended, by the words of its tasks. */
+    public synchronized Offset mergeOffsets(PartitionOffset[] tasks) {
+        this.begun.clear();
+        ObjectNode question = question("merge");
+        question.set("base", Json.at(this.following, "base"));
+        question.set("end", Json.at(this.following, "end"));
+        ObjectNode reached = question.putObject("reached");
+        ArrayNode read = question.putArray("lanes");
+        for (int task = 0; task < tasks.length; task++) {
+            QueuePosition[] queues = ((TaskPosition) tasks[task]).queues;
+            for (int i = 0; i < queues.length; i++) {
+                ObjectNode lanes = (ObjectNode) Json.at(reached, queues[i].topic);
+                lanes = lanes == null ? reached.putObject(queues[i].topic) : lanes;
+                lanes.put(Integer.toString(queues[i].lane), queues[i].next);
+                if (queues[i].rows > 0) {
+                    this.begun.put(queues[i].key(), queues[i]);
+                }
+            }
+            LanePosition[] ahead = ((TaskPosition) tasks[task]).lanes;
+            for (int i = 0; i < ahead.length; i++) {
+                ObjectNode one = read.addObject();
+                one.put("lane", ahead[i].lane);
+                one.put("where", ahead[i].where);
+                one.put("last", ahead[i].last);
+                one.put("head", ahead[i].headInHex());
+            }
+        }
+        JsonNode answer = this.answer(question, "mergeOffsets");
+        this.storeEnd = Json.text(answer, "latest");
+        return new StreamOffset(Json.text(answer, "offset"));
     }
 
     /** Keeps nothing: the next `latestOffset` begins there. */

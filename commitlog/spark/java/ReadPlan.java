@@ -3,6 +3,7 @@ package commitlog.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
 import java.util.HashMap;
+import org.apache.spark.sql.types.StructType;
 
 /** What the tasks of one read have in common. */
 final class ReadPlan implements Serializable {
@@ -37,6 +38,12 @@ final class ReadPlan implements Serializable {
             JsonNode one = Json.at(found, i);
             this.layouts.put(layoutName(Json.text(one, "topic"), Json.at(one, "version").asInt()), new MessageLayout(one));
         }
+    }
+
+    /** Makes batches of these columns of whatever records it is given. */
+    BatchMaker batchMaker(StructType wanted) {
+        return this.isTyped ? new TypedBatches(this, wanted)
+            : new ColumnBuilder(wanted, this.reservedNames, this.reservedPrefix);
     }
 
     static String layoutName(String topic, int version) {

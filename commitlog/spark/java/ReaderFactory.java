@@ -23,15 +23,20 @@ final class ReaderFactory implements PartitionReaderFactory {
     }
 
     public boolean supportColumnarReads(InputPartition partition) {
-        return this.json == null;
+        return this.json == null && partition instanceof TaskSlices;
     }
 
     public PartitionReader createColumnarReader(InputPartition partition) {
         return new TaskReader(this.plan, ((TaskSlices) partition).slices, this.filters, this.wanted);
     }
 
-    /** Spark's parser makes rows. Columns of them would be one step more. */
+    /** Spark's parser makes rows: columns of them would be one step more. Real-Time Mode takes rows only. */
     public PartitionReader createReader(InputPartition partition) {
-        return new JsonReader(this.plan, ((TaskSlices) partition).slices, this.filters, this.json, this.wanted);
+        if (partition instanceof FollowingTask) {
+            return new RealTimeReader(this.plan, (FollowingTask) partition, this.json, this.wanted);
+        }
+        StructType columns = JsonReader.columnsOfMessages(this.json, this.wanted);
+        return new JsonReader(
+            new TaskReader(this.plan, ((TaskSlices) partition).slices, this.filters, columns), this.json, this.wanted);
     }
 }

@@ -3,7 +3,6 @@ package commitlog.spark;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
 
 /**
@@ -14,10 +13,11 @@ import java.util.Iterator;
 final class SliceReader implements Closeable {
     /** A batch ends with the record that passes this. It stays in a processor's own cache. */
     private static final int BATCH_BYTES = 1 << 20;
+    private static final int BATCH_RECORDS = 4096;
     /** Records this far apart are read with what is between them. */
     private static final int GAP_BYTES = 4096;
     /** Twice as much as our producers write. A larger size is damage: to take memory for it may end the JVM. */
-    private static final int RECORD_BYTES_MOST = 8 << 20;
+    static final int RECORD_BYTES_MOST = 8 << 20;
 
     private final Slice slice;
     private final OffsetRanges wanted;
@@ -36,8 +36,8 @@ final class SliceReader implements Closeable {
         this.wanted = wanted;
         this.end = wanted.behind(0);
         this.log = new LaneLog(slice.log, segmentBytes, room);
-        this.queue = new QueueEntries(slice.queue, CheckedRecords.MOST);
-        this.records = new CheckedRecords(slice, slice.topic.getBytes(StandardCharsets.UTF_8));
+        this.queue = new QueueEntries(slice.queue, BATCH_RECORDS);
+        this.records = new CheckedRecords(slice.topic, slice.lane, BATCH_RECORDS);
         this.records.clear(room, wanted.first(0));
         this.walkFrom = slice.walkFrom;
         if (hasNotes(slice.quarantine)) {
@@ -73,7 +73,7 @@ final class SliceReader implements Closeable {
         }
         this.records.clear(this.log.bytes(), offset);
         if (!this.walks) {
-            this.queue.find(offset, (int) Math.min(this.end - offset, CheckedRecords.MOST));
+            this.queue.find(offset, (int) Math.min(this.end - offset, BATCH_RECORDS));
             if (this.queue.count > 0) {
                 this.addIndexed();
                 return this.records;

@@ -49,8 +49,7 @@ final class TaskReader implements PartitionReader {
         this.slices = slices;
         this.filters = filters;
         this.wanted = wanted;
-        this.maker = plan.isTyped ? new TypedBatches(plan, wanted)
-            : new ColumnBuilder(wanted, plan.reservedNames, plan.reservedPrefix);
+        this.maker = plan.batchMaker(wanted);
         this.store = new PlannedStore(plan.storeFile, plan.storeId);
         this.begin();
     }

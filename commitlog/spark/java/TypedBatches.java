@@ -54,7 +54,7 @@ final class TypedBatches implements BatchMaker {
             throw new Unreadable("a compressed value");
         }
         this.headers.read(number);
-        String topic = this.records.slice.topic;
+        String topic = this.records.topicName;
         MessageLayout layout = (MessageLayout) this.layouts.get(ReadPlan.layoutName(topic, this.headers.version));
         if (layout == null) {
             throw new Unreadable("a version of the schema that was not there when the read was planned");
@@ -107,7 +107,7 @@ final class TypedBatches implements BatchMaker {
                 made.setUtf8String(UTF8String.fromBytes(this.records.topic));
                 break;
             case "_partition":
-                made.setInt(this.records.slice.lane);
+                made.setInt(this.records.lane);
                 break;
             case "_offset":
                 made.setLong(this.records.firstOffset + number);

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 import java.nio.file.OpenOption;
 import java.nio.file.Path;
@@ -11,34 +12,38 @@ import java.nio.file.StandardOpenOption;
 import java.util.Arrays;
 
 /**
- * The words of shared memory that say how far the lanes of a store are flushed.
+ * One word of each lane in shared memory: how far the lane is flushed, or committed.
  *
- * An idle query looks at them many times in a second, and asks the planner only if they have moved.
+ * They are read, not mapped, as segments are. One look costs about a microsecond.
  */
-final class FlushedWords implements Closeable {
+final class LaneWords implements Closeable {
     /** Where the planner has said that they are. */
     private final JsonNode place;
     private final FileChannel file;
     private final ByteBuffer bytes;
+    private final long first;
     private final int step;
+    /** The words of the last look. */
     private long[] noted;
 
-    private FlushedWords(JsonNode place, FileChannel file) {
+    private LaneWords(JsonNode place, FileChannel file) {
         this.place = place;
         this.file = file;
+        this.first = Json.at(place, "first").asLong();
         this.step = Json.at(place, "step").asInt();
         this.noted = new long[Json.at(place, "lanes").asInt()];
         this.bytes = ByteBuffer.allocateDirect((this.noted.length - 1) * this.step + Long.BYTES);
+        this.bytes.order(ByteOrder.nativeOrder());
     }
 
     /** The words at a place; null if nothing is there. */
-    static FlushedWords of(JsonNode place) {
+    static LaneWords of(JsonNode place) {
         if (place.isNull()) {
             return null;
         }
         try {
             Path path = LaneLog.path(Json.text(place, "file"), "");
-            return new FlushedWords(place, FileChannel.open(path, new OpenOption[] {StandardOpenOption.READ}));
+            return new LaneWords(place, FileChannel.open(path, new OpenOption[] {StandardOpenOption.READ}));
         } catch (IOException unreadable) {
             return null;
         }
@@ -50,25 +55,32 @@ final class FlushedWords implements Closeable {
 
     /** Notes the words of this moment. Returns whether they are others than before, or can't be read. */
     boolean haveMoved() {
-        long[] found = new long[this.noted.length];
+        long[] before = (long[]) this.noted.clone();
+        return !this.look() || !Arrays.equals(before, this.noted);
+    }
+
+    /** Notes the words of this moment. False if they can't be read. */
+    boolean look() {
         try {
             this.bytes.clear();
-            long at = Json.at(this.place, "first").asLong();
             while (this.bytes.hasRemaining()) {
-                int got = this.file.read(this.bytes, at + this.bytes.position());
+                int got = this.file.read(this.bytes, this.first + this.bytes.position());
                 if (got <= 0) {
-                    return true;
+                    return false;
                 }
             }
         } catch (IOException unreadable) {
-            return true;
+            return false;
         }
-        for (int lane = 0; lane < found.length; lane++) {
-            found[lane] = this.bytes.getLong(lane * this.step);
+        for (int lane = 0; lane < this.noted.length; lane++) {
+            this.noted[lane] = this.bytes.getLong(lane * this.step);
         }
-        boolean haveMoved = !Arrays.equals(found, this.noted);
-        this.noted = found;
-        return haveMoved;
+        return true;
+    }
+
+    /** The word of a lane at the last look. */
+    long at(int lane) {
+        return this.noted[lane];
     }
 
     public void close() {
