@@ -63,6 +63,9 @@ def ingest(
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's configuration, a TOML file.")] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Spark reads from a server of the store, by its URL.")] = False,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Spark gets each message as it comes, not in micro-batches.")
+    ] = False,
 ) -> None:
     """The main job: send, stream into Spark and Parquet, count all.
 
@@ -90,5 +93,6 @@ def ingest(
         report=report,
         config=config,
         serve=serve,
+        real_time=real_time,
     )
     raise typer.Exit(run(settings))

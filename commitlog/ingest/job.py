@@ -276,6 +276,7 @@ class Job:
         said = self._common() | {
             "out": str(settings.out),
             "live": settings.live,
+            "real_time": settings.real_time,
             "short": settings.is_short,
             "starting_offsets": "latest" if existed else "earliest",
         }

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
 from commitlog.ingest.producer_loop import WARM_UP, WARM_UP_MESSAGES
+from commitlog.ingest.real_time_table import GATHER_SECONDS, RealTimeTable, new_files
 from commitlog.ingest.run_settings import CHECKPOINT, SPARK_LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from commitlog.ingest.livetable import LiveTable
+    from commitlog.ingest.livetable import BatchFacts, LiveTable
 
 WARM_UP_DIRECTORY = "_warm-up"
+REAL_TIME_BATCH = "1 minute"
 MICRO_BATCH_ROWS_MAX = 200_000
 """Bounds the memory of a batch when Spark is behind."""
 SAMPLE = (
@@ -96,6 +98,8 @@ class QueryProcess:
         self._drain: Message | None = None
         """What is to be read until the end, once the job has said so."""
         self._changed = threading.Event()
+        self._known_files: set[str] = set()
+        """The directories of a query in Real-Time Mode that were taken in."""
 
     def run(self) -> None:
         """Runs until the job says stop.
@@ -149,23 +153,28 @@ class QueryProcess:
     def _start_query(self, spark: SparkSession, place: str) -> StreamingQuery:
         self.link.send({"event": "phase", "text": "starting the streaming query"})
         self.table = self._new_table()
+        from commitlog.spark import foreach
+
         topic = self.settings["topic"]
-        messages = (
+        reader = (
             spark.readStream.format("commitlog")
             .option("path", place)
             .option("subscribe", f"{topic},{topic}.{WARM_UP}")
             .option("startingOffsets", self.settings["starting_offsets"])
-            .option("maxOffsetsPerTrigger", MICRO_BATCH_ROWS_MAX)
             .option("columns", "value,partition,offset,timestamp,properties")
-            .load()
         )
-        return (
-            parsed(messages, self.settings)
-            .writeStream.foreachBatch(self._write_batch)
-            .option("checkpointLocation", str(self.out / CHECKPOINT))
-            .queryName("ingest")
-            .start()
+        if self.settings["real_time"]:
+            rows = parsed(reader.load(), self.settings)
+            function = RealTimeTable(self.out, self.out / WARM_UP_DIRECTORY)
+            writer: Any = foreach(rows, function).outputMode("update").trigger
+            writer = writer(realTime=REAL_TIME_BATCH)
+        else:
+            rows = parsed(reader.option("maxOffsetsPerTrigger", MICRO_BATCH_ROWS_MAX).load(), self.settings)
+            writer = rows.writeStream.foreachBatch(self._write_batch)
+        query: StreamingQuery = (
+            writer.option("checkpointLocation", str(self.out / CHECKPOINT)).queryName("ingest").start()
         )
+        return query
 
     def _warm_up(self, query: StreamingQuery) -> None:
         """Asks for messages that no table will have, in rounds, until the query has written them.
@@ -198,7 +207,19 @@ class QueryProcess:
         directory = self.out / (f"batch={batch}" if self._is_warm else WARM_UP_DIRECTORY)
         rows.write.mode("overwrite").parquet(str(directory))
         finished_ms = time.time() * 1000
-        facts = self.table.add(directory, finished_ms)
+        self._report(batch, self.table.add(directory, finished_ms), time.monotonic() - began)
+
+    def _take_files(self) -> None:
+        """Takes in the files that a query in Real-Time Mode has written since the last look."""
+        if not self.settings["real_time"]:
+            return
+        place = self.out if self._is_warm else self.out / WARM_UP_DIRECTORY
+        for files in new_files(place, self._known_files):
+            facts = self.table.add(files.directory, files.finished_ms)
+            facts.latencies = files.latencies
+            self._report(len(self._known_files), facts, GATHER_SECONDS)
+
+    def _report(self, batch: int, facts: BatchFacts, seconds: float) -> None:
         if not self._is_warm:
             self._warm_rows += facts.rows
             self._changed.set()
@@ -213,7 +234,7 @@ class QueryProcess:
                 "id": batch,
                 "rows": facts.rows,
                 "total": self.rows,
-                "seconds": time.monotonic() - began,
+                "seconds": seconds,
                 "latencies": latencies.to_json(),
                 "p50_ms": latencies.percentile(0.5),
                 "p99_ms": latencies.percentile(0.99),
@@ -224,8 +245,9 @@ class QueryProcess:
 
     def _wait_until_idle(self, query: StreamingQuery) -> None:
         """Waits until the query has looked at the store once: from then on it misses nothing."""
+        looked = "Processing" if self.settings["real_time"] else "Waiting"
         while self._is_running(query) and not self._is_stopped():
-            if query.status["message"].startswith("Waiting"):
+            if query.status["message"].startswith(looked):
                 return
             time.sleep(0.05)
 
@@ -272,6 +294,7 @@ class QueryProcess:
         """Waits for the end of a batch, but not longer than it may take to notice a failure."""
         self._changed.wait(0.05)
         self._changed.clear()
+        self._take_files()
 
     def _wait_until_settled(self, query: StreamingQuery) -> None:
         """Waits until no more messages come.
@@ -280,6 +303,7 @@ class QueryProcess:
         """
         quiet_since = time.monotonic()
         while self._is_running(query) and time.monotonic() - quiet_since < _SETTLED_SECONDS and not self._is_stopped():
+            self._take_files()
             if self._changed.wait(0.1):
                 self._changed.clear()
                 quiet_since = time.monotonic()

@@ -50,6 +50,9 @@ class Settings:
     serve: bool = False
     """Whether Spark reads from a server of the store, by URL, in place of its directory."""
 
+    real_time: bool = False
+    """Whether Spark reads in Real-Time Mode, in place of micro-batches."""
+
     @property
     def live(self) -> bool:
         """Whether the machine itself is the input."""
@@ -86,12 +89,17 @@ def choose(
     report: Path | None = None,
     config: Path | None = None,
     serve: bool = False,
+    real_time: bool = False,
 ) -> Settings:
     """Checks the options and fills in the defaults.
 
     Raises IllegalArgument, and IngestError for an input that can't be read; then nothing was
     touched.
     """
+    if serve and real_time:
+        raise IllegalArgument(
+            "--serve and --real-time: Real-Time Mode reads the store's directory; leave one of them out"
+        )
     if not 1 <= producers <= PRODUCERS_MAX:
         raise IllegalArgument(f"--producers {producers}: give 1 to {PRODUCERS_MAX}")
     if rate is not None and not 0 <= rate <= 100_000_000:
@@ -131,6 +139,7 @@ def choose(
         report=report,
         config=str(config.absolute()) if config else None,
         serve=serve,
+        real_time=real_time,
     )
 
 

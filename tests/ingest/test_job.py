@@ -122,6 +122,15 @@ def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path, monkeypa
 
 
 @pytest.mark.nightly
+def test_a_short_run_in_real_time_mode(tmp_path: Path) -> None:
+    """The same verdict. What came is in files while the only batch still lasts."""
+    with running(tmp_path, "--seconds", "3", "--rate", "500", "--real-time") as process:
+        assert process.wait(300) == 0, said(tmp_path)
+    check_report(orjson.loads((tmp_path / "run/out/report.json").read_bytes()))
+    assert not list((tmp_path / "run/out").glob("*warm-up*"))
+
+
+@pytest.mark.nightly
 def test_a_short_run_through_a_server(tmp_path: Path) -> None:
     """Spark reads by URL: the same verdict, and what the server takes is in the report."""
     with running(tmp_path, "--seconds", "3", "--rate", "500", "--serve") as process:
