@@ -24,7 +24,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import ReplicaNotAvailable, ReplicationTimeout, StageFailed
+from commitlog.errors import CommitLogError, ReplicaNotAvailable, ReplicationTimeout, StageFailed
 from commitlog.reading.queue_bounds import QueueBounds
 from commitlog.reading.view import LaneLimits, StoreView
 from commitlog.replicas.replica import Replica
@@ -272,6 +272,21 @@ def check_equal(scene: Scene, copy: Path | None = None) -> None:
     place = copy or scene.copy
     assert log_of(place) == log_of(scene.primary)
     assert queues_of(place) == queues_of(scene.primary)
+
+
+def await_equal(scene: Scene) -> None:
+    """Waits until the copy is as `check_equal` wants it, where it is mended while it follows.
+
+    The positions on its disk are those of before for as long as it is recovered.
+    """
+
+    def is_equal() -> bool:
+        try:
+            return log_of(scene.copy) == log_of(scene.primary) and queues_of(scene.copy) == queues_of(scene.primary)
+        except (CommitLogError, OSError):  # a file was cut or removed meanwhile
+            return False
+
+    wait_until(is_equal, "the copy is equal to the primary")
 
 
 def await_replicated(receipt: commitlog.Receipt) -> None:

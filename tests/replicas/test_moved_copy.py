@@ -13,7 +13,7 @@ from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReplicaNotAvailable, StoreMoved
 from tests.nightly import with_nightly
-from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_replicated, check_equal
+from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, await_equal, await_replicated, check_equal
 from tests.replicas.test_whole import fill
 from tests.waiting import wait_until
 
@@ -75,8 +75,7 @@ def test_whole_segments_that_are_removed_come_again(scene: Scene, change: Callab
         wait_until(lambda: b'"0"' in sums.read_bytes(), "they were read")
         change(scene.copy)
         wait_until((scene.copy / "lanes/0/commitlog" / f"{SEGMENT_BYTES:020}").exists, "it is there again")
-        await_copy(scene)
-        check_equal(scene)
+        await_equal(scene)
 
 
 def test_a_copy_that_is_renamed_while_it_rests_ends(scene: Scene) -> None:
