@@ -175,12 +175,12 @@ def test_what_is_intact_is_read(started: Started, number: int) -> None:
 
 def test_tools_say_it(started: Started) -> None:
     """Of each lane: `verify` of a store that runs and of one that is stopped, and `health`."""
-    names = {number: name for name, number in LANES.items()}
+    lanes = set(LANES.values())
     for report in (started.verified, verify_store(started.path)):
-        assert [names[lane.lane] for lane in report.lanes if not lane.good] == list(LANES)
+        assert {lane.lane for lane in report.lanes if not lane.good} == lanes
     with StoreWatch(started.path) as watch:
         (reason,) = (one for one in health(watch.snapshot()).reasons if one.code == "damage-noted")
-    assert [names[lane] for lane in sorted(reason.lanes)] == list(LANES)
+    assert set(reason.lanes) == lanes
 
 
 def test_a_backup_says_it(started: Started, tmp_path: Path) -> None:
