@@ -18,6 +18,7 @@ from commitlog.errors import ReplicaRefused, ReplicationRefused, StoreSuperseded
 from commitlog.replicas.promotion import promote
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
+from tests.replicas.rejoining import rejoined
 from tests.replicas.scene import SEGMENT_BYTES, Scene, await_copy, check_equal
 from tests.waiting import wait_until
 
@@ -94,6 +95,24 @@ def test_a_copy_of_another_store_is_refused(scene: Scene) -> None:
     shutil.rmtree(scene.primary)
     with scene.open(), pytest.raises(ReplicaRefused, match="is a copy of store"):
         keeper(scene).run()
+
+
+def test_who_rejoins_the_wrong_store_is_told_and_stays_as_it_was(scene: Scene, tmp_path: Path) -> None:
+    """The store at the address is away, is another one, or was not promoted."""
+    with scene.open() as store:
+        send(store, b"one")
+    before = (scene.primary / "store.json").read_bytes()
+    with pytest.raises(ReplicationRefused, match=r"does not answer .*: start the promoted store there first"):
+        rejoined(scene, scene.primary)
+    shutil.copytree(scene.primary, tmp_path / "copied")
+    with scene.open(tmp_path / "copied"), pytest.raises(ReplicaRefused, match="it was not promoted since"):
+        rejoined(scene, scene.primary)
+    with (
+        scene.open(tmp_path / "another"),
+        pytest.raises(ReplicaRefused, match="give each store a directory of its own"),
+    ):
+        rejoined(scene, scene.primary)
+    assert (scene.primary / "store.json").read_bytes() == before
 
 
 class MountPoint(FileChannel):
