@@ -145,9 +145,9 @@ class RealTimePlans:
         ends = {topic: dict(lanes) for topic, lanes in planned.ends.items()}
         for topic, lanes in question["reached"].items():
             ends.setdefault(topic, {}).update({int(lane): offset for lane, offset in lanes.items()})
-        lost = [lane["lane"] for lane in question["lanes"] if self._is_lost(lane)]
-        index = self._reader.index
+        index = self._reader.look()  # this process may be a new one
         assert isinstance(index, LocalIndex)
+        lost = [lane["lane"] for lane in question["lanes"] if self._is_lost(index.index.view, lane)]
         index.refresh()
         for topic, queues in ends.items():
             for number in {*lost} & queues.keys():
@@ -159,15 +159,12 @@ class RealTimePlans:
         merged = StreamOffset(base.store, ends, epoch=base.epoch).following(base, earliest)
         return {"offset": json.dumps(merged.to_json()), "latest": json.dumps(self._reader.reportLatestOffset())}
 
-    def _is_lost(self, lane: Answer) -> bool:
+    def _is_lost(self, view: LogView, lane: Answer) -> bool:
         """Whether the store has lost what was read of a lane before it was flushed.
 
         Waits until it is flushed. Raises DataLoss unless failOnDataLoss=false, and WaitTimeout.
         """
         options, number, end = self._reader.options, lane["lane"], lane["where"]
-        index = self._reader.index
-        assert isinstance(index, LocalIndex)
-        view = index.index.view
         deadline = self._clock.monotonic_ns() + _PATIENCE_NS
         while (flushed := view.limits(number).flushed) < end and view.live:
             if self._clock.monotonic_ns() > deadline:

@@ -211,6 +211,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             resolver.warn_of_missing()
         return resolver, moved
 
+    def look(self) -> StoreIndex:
+        """The index of the store, opened if need be, and brought up to date."""
+        return self._resolver()[0].index
+
     def _open(self) -> StoreIndex:
         index, name = index_of(self.options), self.options.reader_name
         if self.options.address is not None and index.one_log:

@@ -17,6 +17,8 @@ from pyspark.errors import PySparkException
 import commitlog.spark
 from commitlog.errors import StageFailed
 from commitlog.record.record_layout import HEAD_V4_BYTES, MAGIC_AT
+from commitlog.spark.jvm_stream import PlannedStream
+from commitlog.spark.source import CommitLogDataSource
 from tests.crash.scene import await_stages_gone, halted_process, kill, pid_of
 from tests.spark.jvm_frames import error_line
 from tests.spark.test_foreach import end_processes
@@ -280,6 +282,32 @@ def test_a_planner_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: P
             kill_planners(spark)
             await_values(query, noting, texts(numbered(count)))
             await_ended_batch(checkpoint)
+
+
+@pytest.mark.parametrize("level", ["flushed", "accepted"])
+def test_a_new_planner_says_where_a_batch_has_ended(tmp_path: Path, level: str) -> None:
+    """It has nothing but the question, and the options of the query."""
+    path = tmp_path / "store"
+    send_one(path, "1")
+    options = {"path": str(path), "subscribe": "orders", "startingOffsets": "earliest", "isolation": level}
+    opening = {
+        "schema": CommitLogDataSource({"path": str(path), "subscribe": "orders"}).schema().json(),
+        "real_time": True,
+    }
+    first, second = PlannedStream(options, opening), PlannedStream(options, opening)
+    begin = first.answer({"ask": "initial"})["offset"]
+    plan = first.answer({"ask": "follow", "start": begin, "parallelism": 2})
+    lane = plan["lanes"][0][0]
+    ended = {"ask": "merge", "base": plan["base"], "end": plan["end"], "reached": {"orders": {"0": 1}}, "lanes": []}
+    if level == "accepted":
+        segment = min((path / "lanes/0/commitlog").iterdir())
+        ended["lanes"] = [{"lane": 0, "where": lane["from"], "last": 0, "head": segment.read_bytes()[:48].hex()}]
+    try:
+        assert second.answer(ended) == first.answer(ended)
+        assert json.loads(first.answer(ended)["offset"])["orders"] == {"0": 1}
+    finally:
+        first.stop()
+        second.stop()
 
 
 def test_damage_ends_the_query_by_name(spark: SparkSession, tmp_path: Path) -> None:
