@@ -72,19 +72,11 @@ final class ColumnBuilder implements BatchMaker {
             case "messageId":
                 return messageIds(records);
             default:
-                return numbers(records, name, type);
+                return new NumberVector(type, records, name);
         }
     }
 
-    private static NumberVector numbers(CheckedRecords records, String name, DataType type) {
-        NumberVector made = new NumberVector(type, records.count);
-        for (int row = 0; row < records.count; row++) {
-            made.values[row] = number(records, name, row);
-        }
-        return made;
-    }
-
-    private static long number(CheckedRecords records, String name, int row) {
+    static long number(CheckedRecords records, String name, int row) {
         switch (name) {
             case "partition":
                 return records.lane;

@@ -2,20 +2,26 @@ package commitlog.spark;
 
 import org.apache.spark.sql.types.DataType;
 
-/** Whole numbers, or times in microseconds. */
+/**
+ * Whole numbers, or times in microseconds, looked up in the records.
+ *
+ * A stream is of all columns. So one that its query does not want costs nothing.
+ */
 final class NumberVector extends ReadOnlyVector {
-    final long[] values;
+    private final CheckedRecords records;
+    private final String name;
 
-    NumberVector(DataType type, int rows) {
+    NumberVector(DataType type, CheckedRecords records, String name) {
         super(type);
-        this.values = new long[rows];
+        this.records = records;
+        this.name = name;
     }
 
     public int getInt(int row) {
-        return (int) this.values[row];
+        return (int) this.getLong(row);
     }
 
     public long getLong(int row) {
-        return this.values[row];
+        return ColumnBuilder.number(this.records, this.name, row);
     }
 }
