@@ -128,13 +128,13 @@ class ProvenQueues:
         with self.open(topic) as queue:
             return self.record_of(topic, queue, offset)
 
-    def record_of(self, topic: str, queue: ConsumeQueue, offset: int) -> Record:
+    def record_of(self, topic: str, queue: ConsumeQueue, offset: int, *, check_crc: bool = False) -> Record:
         """The same, of a queue that is open already."""
         entry = queue.entries(offset, 1)
         if not len(entry) or not entry["size"][0]:
             raise DamagedFile(f"{queue.directory}: there is no entry {offset}")
         where, size = int(entry["physical_offset"][0]), int(entry["size"][0])
-        return record_of_entry(self._log.segments, self.named(topic), offset, where, size, check_crc=False)
+        return record_of_entry(self._log.segments, self.named(topic), offset, where, size, check_crc=check_crc)
 
 
 class Bounds(NamedTuple):

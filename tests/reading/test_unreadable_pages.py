@@ -53,8 +53,8 @@ def command(name: str) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize(
     "read",
-    [read_messages, find_by_time, read_table, command("verify"), command("dump"), command("topics")],
-    ids=["messages", "by time", "table", "verify", "dump", "topics"],
+    [read_messages, find_by_time, read_table, command("verify"), command("dump"), command("cat")],
+    ids=["messages", "by time", "table", "verify", "dump", "cat"],
 )
 def test_a_page_that_can_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], None]
