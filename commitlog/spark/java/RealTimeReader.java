@@ -26,9 +26,9 @@ import org.apache.spark.util.TaskCompletionListener;
  */
 final class RealTimeReader implements SupportsRealTimeRead {
     private static final long SHORTEST_REST_NS = 50_000;
-    private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(5);
+    private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(10);
     /** A rest is this part of the time since the last message. So it costs little, and adds little. */
-    private static final long PART_OF_IDLE = 50;
+    private static final long PART_OF_IDLE = 30;
     private static final long BETWEEN_LOOKS_AT_FILES_NS = TimeUnit.MILLISECONDS.toNanos(100);
 
     private final ReadPlan read;
