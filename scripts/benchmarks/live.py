@@ -102,7 +102,7 @@ def _turn(
         writer = live.frame.writeStream.foreachBatch(arrivals).option("checkpointLocation", str(room / "checkpoint"))
         query = writer.start()
         try:
-            _await(query, lambda: send_stamp(live) > 0 and len(arrivals.found) > 20)  # some batches to warm up
+            await_rows(query, lambda: send_stamp(live) > 0 and len(arrivals.found) > 20)  # some batches to warm up
             _send_and_await(query, live, arrivals, warm_up)
             began = time.monotonic_ns()
             _send_and_await(query, live, arrivals, max(int(seconds * RATE), 1))
@@ -139,23 +139,30 @@ def send_stamp(live: Live) -> int:
     return stamp
 
 
+def send_steadily(live: Live, rate: int, count: int) -> list[int]:
+    """Sends so many messages, `rate` a second, and returns their stamps."""
+    stamps, next_at = [], time.monotonic()
+    for _ in range(count):
+        time.sleep(max(next_at - time.monotonic(), 0))
+        stamps.append(send_stamp(live))
+        next_at += 1 / rate
+    return stamps
+
+
 def _send_and_await(query: Any, live: Live, arrivals: Arrivals, count: int) -> None:
     """Sends steadily, and returns when the last message has arrived.
 
     Rows of one batch may come in any order (Spark's socket source deals them out to its tasks);
     batches keep theirs. Raises RuntimeError where a message did not come exactly once.
     """
-    stamps, next_at = [], time.monotonic()
-    for _ in range(count):
-        time.sleep(max(next_at - time.monotonic(), 0))
-        stamps.append(send_stamp(live))
-        next_at += 1 / RATE
-    _await(query, lambda: arrivals.newest >= stamps[-1])
+    stamps = send_steadily(live, RATE, count)
+    await_rows(query, lambda: arrivals.newest >= stamps[-1])
     if sorted(stamp for stamp, _ in arrivals.found if stamp >= stamps[0]) != stamps:
         raise RuntimeError("the query did not get every message once")
 
 
-def _await(query: Any, condition: Callable[[], bool]) -> None:
+def await_rows(query: Any, condition: Callable[[], bool]) -> None:
+    """Waits until a condition is true. Raises what the query has ended with, and RuntimeError."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while not condition():
         if error := query.exception():
@@ -172,11 +179,15 @@ def _idle(session: Any, live: Live, seconds: float) -> Sample:
     before, source_before, began = cpu_seconds_of(spark), live.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
     elapsed = time.monotonic() - began
-    spent = [now - before.get(process, 0.0) for process, now in cpu_seconds_of(spark).items()]
     return {
-        "query": sum(spent) / elapsed,
+        "query": spent_since(before, spark) / elapsed,
         "source": (live.cpu_seconds() - source_before) / elapsed,
     }
+
+
+def spent_since(before: dict[psutil.Process, float], process: psutil.Process) -> float:
+    """The CPU seconds of a process and its descendants since `cpu_seconds_of` gave `before`."""
+    return sum(now - before.get(one, 0.0) for one, now in cpu_seconds_of(process).items())
 
 
 def cpu_seconds_of(process: psutil.Process) -> dict[psutil.Process, float]:

@@ -20,7 +20,16 @@ import commitlog.spark
 from scripts.benchmarks import kafka_broker
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Turn, percentiles
-from scripts.benchmarks.live import BODY_BYTES, Live, cpu_seconds_of, kafka_stream, send_stamp
+from scripts.benchmarks.live import (
+    BODY_BYTES,
+    Live,
+    await_rows,
+    cpu_seconds_of,
+    kafka_stream,
+    send_stamp,
+    send_steadily,
+    spent_since,
+)
 from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 
 RATES = (50, 1000)
@@ -33,7 +42,6 @@ METRICS = (
     Metric("source", "of a core, what it reads from"),
     Metric("idle", "of a core, Spark and the function, idle"),
 )
-_PATIENCE_SECONDS = 60.0
 
 
 def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
@@ -83,55 +91,37 @@ def _turn(
         writer = writer.option("checkpointLocation", str(room / "checkpoint")).outputMode("update")
         query = writer.trigger(realTime="10 minutes").start()
         try:
-            _await(query, lambda: send_stamp(live) > 0 and len(noting.found()) > 2)
-            _send_and_await(query, live, noting, rate, warm_up)
+            await_rows(query, lambda: send_stamp(live) > 0 and len(noting.found()) > 2)
+            _send_andawait_rows(query, live, noting, rate, warm_up)
             spark = psutil.Process(session.sparkContext._gateway.proc.pid)
             before, source_before, began = cpu_seconds_of(spark), live.cpu_seconds(), time.monotonic_ns()
-            stamps = _send_and_await(query, live, noting, rate, seconds)
+            stamps = _send_andawait_rows(query, live, noting, rate, seconds)
             elapsed = (time.monotonic_ns() - began) / 1e9
             sample = {
-                "query": _spent(before, cpu_seconds_of(spark)) / elapsed,
+                "query": spent_since(before, spark) / elapsed,
                 "source": (live.cpu_seconds() - source_before) / elapsed,
             }
             arrived = dict(noting.found())
             sample |= {name: value / 1000 for name, value in percentiles([arrived[at] - at for at in stamps]).items()}
             before, began = cpu_seconds_of(spark), time.monotonic_ns()
             time.sleep(seconds / 2)
-            idle = _spent(before, cpu_seconds_of(spark))
+            idle = spent_since(before, spark)
             return sample | {"idle": idle / ((time.monotonic_ns() - began) / 1e9)}
         finally:
             query.stop()
 
 
-def _spent(before: dict[psutil.Process, float], after: dict[psutil.Process, float]) -> float:
-    return sum(now - before.get(process, 0.0) for process, now in after.items())
-
-
-def _send_and_await(query: Any, live: Live, noting: Noting, rate: int, seconds: float) -> list[int]:
+def _send_andawait_rows(query: Any, live: Live, noting: Noting, rate: int, seconds: float) -> list[int]:
     """Sends steadily, and returns the stamps when all messages have come.
 
     Raises RuntimeError where one did not come exactly once.
     """
-    stamps, next_at = [], time.monotonic()
-    for _ in range(max(int(seconds * rate), 1)):
-        time.sleep(max(next_at - time.monotonic(), 0))
-        stamps.append(send_stamp(live))
-        next_at += 1 / rate
+    stamps = send_steadily(live, rate, max(int(seconds * rate), 1))
     wanted = set(stamps)
-    _await(query, lambda: len([1 for stamp, _ in noting.found() if stamp in wanted]) >= len(stamps))
+    await_rows(query, lambda: len([1 for stamp, _ in noting.found() if stamp in wanted]) >= len(stamps))
     if sorted(stamp for stamp, _ in noting.found() if stamp in wanted) != stamps:
         raise RuntimeError("the query did not get every message once")
     return stamps
-
-
-def _await(query: Any, condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        if error := query.exception():
-            raise error
-        if time.monotonic() > end:
-            raise RuntimeError(f"the query did not get its rows in {_PATIENCE_SECONDS:.0f} s")
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

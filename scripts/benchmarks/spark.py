@@ -2,8 +2,7 @@
 
 It reads all Kafka columns. Batches are read whole into the noop sink and into Parquet. Streams are
 read in micro-batches of a fixed size. The first micro-batch does not count, because it pays for the
-start of the query. Streams that wait for rows come last (live.py,
-real_time.py).
+start of the query. Streams that wait for rows come last (live.py, real_time.py).
 """
 
 from __future__ import annotations

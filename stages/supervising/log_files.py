@@ -21,8 +21,8 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.lines import JsonFormatter, LineHandler, log_to
 
 LOG_BYTES = 16 << 20
-_LAST_BYTES = 4096
 """A file of this size is full."""
+_LAST_BYTES = 4096
 LOGS_KEPT = 3
 """How many full files of each log are kept; older ones are removed."""
 

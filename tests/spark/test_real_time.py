@@ -22,7 +22,7 @@ from commitlog.spark.source import CommitLogDataSource
 from tests.crash.scene import await_stages_gone, halted_process, kill, pid_of
 from tests.spark.jvm_frames import error_line
 from tests.spark.test_foreach import end_processes
-from tests.spark.test_jvm_stream import Sink, drain, kill_planners, live_store, numbered, offsets
+from tests.spark.test_jvm_stream import Sink, drain, frame, kill_planners, live_store, numbered, offsets, running
 from tests.spark_session import jvm_pid
 from tests.waiting import wait_until
 
@@ -60,13 +60,6 @@ def _short_batches(spark: SparkSession) -> Iterator[None]:
     end_processes(spark)
 
 
-def frame(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    reader = spark.readStream.format("commitlog")
-    for name, value in ({"subscribe": "orders", "startingOffsets": "earliest"} | options).items():
-        reader = reader.option(name, str(value))
-    return reader.load(str(path))
-
-
 def start(rows: DataFrame, noting: Noting, checkpoint: Path, batch: str = "5 minutes") -> Any:
     writer = commitlog.spark.foreach(rows, noting).option("checkpointLocation", str(checkpoint))
     in_real_time: Any = writer.outputMode("update").trigger
@@ -78,12 +71,9 @@ def following(
     spark: SparkSession, path: Path, noting: Noting, batch: str = "5 minutes", **options: object
 ) -> Iterator[Any]:
     """A query that notes the values. It has not failed when it is stopped."""
-    query = start(frame(spark, path, **options).select("value"), noting, path.parent / "checkpoint", batch)
-    try:
+    rows = frame(spark, path, **options).select("value")
+    with running(start(rows, noting, path.parent / "checkpoint", batch)) as query:
         yield query
-        assert query.exception() is None
-    finally:
-        query.stop()
 
 
 def texts(values: list[bytes]) -> list[str]:
@@ -228,15 +218,6 @@ def test_new_lanes_and_topics_join(spark: SparkSession, tmp_path: Path) -> None:
             query.stop()
 
 
-@contextmanager
-def stopped_at_the_end(query: Any) -> Iterator[Any]:
-    try:
-        yield query
-        assert query.exception() is None
-    finally:
-        query.stop()
-
-
 def send_one(path: Path, value: str) -> None:
     """Runs the store for one message."""
     with commitlog.Store.open(path) as store, store.producer() as producer:
@@ -248,7 +229,7 @@ def test_stops_kills_and_starts_pass_without_an_error(spark: SparkSession, tmp_p
     noting, path, wanted = Noting(tmp_path / "noted"), tmp_path / "store", ["1"]
     send_one(path, "1")
     rows = frame(spark, path).select("value")
-    with stopped_at_the_end(start(rows, noting, tmp_path / "checkpoint")) as query:
+    with running(start(rows, noting, tmp_path / "checkpoint")) as query:
         await_values(query, noting, wanted)
         send_one(path, "2")
         await_values(query, noting, wanted := [*wanted, "2"])

@@ -2,6 +2,7 @@ package commitlog.spark;
 
 import java.io.IOException;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -31,6 +32,10 @@ final class BatchRows implements PartitionReader {
 
     public Object get() {
         return this.row;
+    }
+
+    public CustomTaskMetric[] currentMetricsValues() {
+        return this.batches.currentMetricsValues();
     }
 
     public void close() throws IOException {

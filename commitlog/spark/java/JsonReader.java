@@ -9,7 +9,6 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** Makes a row of each value of messages that are read as those of a topic of bytes. */
 final class JsonReader implements PartitionReader {
@@ -22,16 +21,14 @@ final class JsonReader implements PartitionReader {
     private final StructField[] wanted;
     private final StructType columns;
     private final boolean isParsed;
-    private final PartitionReader messages;
+    private final BatchRows messages;
     /** For each wanted column, its place in a parsed value, or in `columns`. */
     private final int[] places;
-    private ColumnarBatch batch;
-    private int next;
     private InternalRow row;
 
     /** `messages` has batches of the columns that `columnsOfMessages` gives. */
     JsonReader(PartitionReader messages, JsonValues json, StructType wanted) {
-        this.messages = messages;
+        this.messages = new BatchRows(messages);
         this.json = json;
         this.wanted = wanted.fields();
         this.isParsed = json.isParsedFor(wanted);
@@ -79,14 +76,10 @@ final class JsonReader implements PartitionReader {
     public boolean next() throws IOException {
         this.row = null;
         while (this.row == null) {
-            while (this.batch == null || this.next == this.batch.numRows()) {
-                if (!this.messages.next()) {
-                    return false;
-                }
-                this.batch = (ColumnarBatch) this.messages.get();
-                this.next = 0;
+            if (!this.messages.next()) {
+                return false;
             }
-            this.row = this.rowOf(this.batch.getRow(this.next++));
+            this.row = this.rowOf((InternalRow) this.messages.get());
         }
         return true;
     }
