@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
 from commitlog.ingest.producer_loop import WARM_UP, WARM_UP_MESSAGES
-from commitlog.ingest.real_time_table import GATHER_SECONDS, RealTimeTable, new_files
 from commitlog.ingest.run_settings import CHECKPOINT, SPARK_LOG
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def parsed(messages: DataFrame, settings: Message) -> DataFrame:
 
 
 def _import_arrow() -> None:
-    """Imports Arrow while Java starts, so that the first batch need not wait for it (0.5 s)."""
+    """Imports Arrow while Java starts, so that neither Java nor a batch waits for it (0.5 s)."""
     import commitlog.ingest.livetable  # noqa: F401
 
 
@@ -153,8 +152,6 @@ class QueryProcess:
     def _start_query(self, spark: SparkSession, place: str) -> StreamingQuery:
         self.link.send({"event": "phase", "text": "starting the streaming query"})
         self.table = self._new_table()
-        from commitlog.spark import foreach
-
         topic = self.settings["topic"]
         reader = (
             spark.readStream.format("commitlog")
@@ -164,6 +161,9 @@ class QueryProcess:
             .option("columns", "value,partition,offset,timestamp,properties")
         )
         if self.settings["real_time"]:
+            from commitlog.ingest.real_time_table import RealTimeTable
+            from commitlog.spark import foreach
+
             rows = parsed(reader.load(), self.settings)
             function = RealTimeTable(self.out, self.out / WARM_UP_DIRECTORY)
             writer: Any = foreach(rows, function).outputMode("update").trigger
@@ -213,6 +213,8 @@ class QueryProcess:
         """Takes in the files that a query in Real-Time Mode has written since the last look."""
         if not self.settings["real_time"]:
             return
+        from commitlog.ingest.real_time_table import GATHER_SECONDS, new_files
+
         place = self.out if self._is_warm else self.out / WARM_UP_DIRECTORY
         for files in new_files(place, self._known_files):
             facts = self.table.add(files.directory, files.finished_ms)
