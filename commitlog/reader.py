@@ -13,46 +13,33 @@ out before its error is raised. With `ignore_corrupt` the messages behind it are
 
 from __future__ import annotations
 
-import heapq
 import inspect
 import os
-import warnings
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from operator import attrgetter
 from types import TracebackType
 from typing import Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
-from commitlog.disk.consume_queue import is_light
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
     DamagedFile,
-    DataLoss,
     IllegalArgument,
     IllegalTopic,
     OptionError,
     ReaderError,
-    ReadingWarning,
     read_error,
     refuse_copy,
 )
 from commitlog.message import Message
-from commitlog.reading.cursors import NOTHING_YET, LaneCursor, QueueCursor
-from commitlog.reading.earlier_epochs import check_read
-from commitlog.reading.known_topics import check_known, waiting_for
+from commitlog.reading.cursors import NOTHING_YET
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.log_walk import RecentSegments
-from commitlog.reading.merged_values import merged_values
+from commitlog.reading.message_source import MessageSource, Wanted
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
-from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
-from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.view import open_view
+from commitlog.reading.store_messages import StoreMessages
 from commitlog.statistics import ReaderStatistics
 
-_SEGMENTS_KEPT = 8
-"""How many segments of a RocketMQ log stay mapped: its queues are at different places."""
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
 _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
@@ -130,77 +117,41 @@ class Reader:
         self.topics = _topics(topic)
         self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock
-        self._starts = parse_starts(start, clock)
-        self._lanes = LaneChoice.of(lanes, members)
-        self._fail_on_data_loss = fail_on_data_loss
+        starts = parse_starts(start, clock)
+        choice = LaneChoice.of(lanes, members)
         self._position: ReaderPosition | None = None
-        self._cursors: dict[tuple[int, str], LaneCursor | QueueCursor] = {}
         self._given = 0
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
         self._last_statistics: ReaderStatistics | None = None
         self._messages = self._read(refresh=follow)  # messages that came since are given out too
-        self._view = open_view(path)
-        self._identity = self._view.identity
-        self._index = TopicIndex(self._view, isolation, self._lanes, names_unwritten=True)
+        wanted = Wanted(self.topics, choice, isolation, follow, ignore_corrupt)
+        self._source: MessageSource = StoreMessages(path, wanted, clock)
         try:
-            check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._view.one_log)
+            check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._source.one_log)
             if name is not None:
-                self._position = ReaderPosition(self._view, name, self.topics, self._lanes, auto_commit_seconds, clock)
-            self._begin(isolation)
+                kept = self._source.keep_position(name)
+                self._position = ReaderPosition(kept, name, self.topics, choice, auto_commit_seconds, clock)
+            self._begin(starts, fail_on_data_loss=fail_on_data_loss)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise read_error(error, self._view.path) from error
+                raise read_error(error, self._source.path) from error
             raise
 
-    def _begin(self, isolation: str) -> None:
+    def _begin(self, starts: QueueStarts, *, fail_on_data_loss: bool) -> None:
         """Looks at the store for the first time."""
-        if self._view.one_log and (self.follow or isolation != "flushed"):
-            given = "follow=True (-f)" if self.follow else f"isolation={isolation!r} (--isolation)"
-            text = f"{given} needs a store of ours, and this is a RocketMQ store root: leave it out"
-            raise OptionError(f"{self._view.path}: {text}")
-        self._index.refresh()
-        if self.topics:
-            self._check_topics(self.topics)
-        starts = self._starts
+        self._source.look()
         if self._position is not None:
-            starts = self._position.begin(self._index, starts, fail_on_data_loss=self._fail_on_data_loss)
+            starts = self._position.begin(self._source.index, starts, fail_on_data_loss=fail_on_data_loss)
         else:
-            check_named(starts, read_queues(self._index, self.topics))
-        self._open_cursors(starts)
-
-    def _check_topics(self, wanted: set[str]) -> None:
-        """Raises UnknownTopic for a topic that is not there, IllegalTopic for one that can't be.
-
-        A reader that follows waits for it. It warns once where it may be misspelt: where others are
-        there, and this one was neither deleted nor declared.
-        """
-        if not self.follow:
-            check_known(self._view.path, self._index, wanted)
-        elif text := waiting_for(self._view.path, self._index, wanted, "the reader"):
-            warnings.warn(text, ReadingWarning, stacklevel=4)
-
-    def _open_cursors(self, starts: QueueStarts) -> None:
-        """Makes the missing cursors: one for each lane, or each queue of a RocketMQ store root."""
-        view = self._view
-        segments = RecentSegments(view.lane_directory(0), view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
-        for lane, index in self._index.lanes.items():
-            if lane not in self._lanes:
-                continue
-            if not self._view.one_log:
-                if (lane, "") not in self._cursors:
-                    self._cursors[lane, ""] = LaneCursor(index, self.topics, starts, self.ignore_corrupt)
-                continue
-            for topic, known in index.queues.items():
-                wanted = topic in self.topics if self.topics is not None else not is_light(topic)
-                if wanted and known.first < known.end:
-                    self._cursors[lane, topic] = QueueCursor(index, topic, segments, starts, self.ignore_corrupt)
+            check_named(starts, read_queues(self._source.index, self.topics))
+        self._source.begin(starts)
 
     @property
     def one_log(self) -> bool:
         """Whether the path is a RocketMQ store root."""
-        return self._view.one_log
+        return self._source.one_log
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -210,7 +161,7 @@ class Reader:
     def __next__(self) -> Message:
         while (message := self._take()) is None:
             if self._is_at_end:
-                self._clock.sleep(self._rest())
+                self._source.wait(self._rest())
         return message
 
     def poll(self, timeout: float | None = 0.0) -> Message | None:
@@ -233,7 +184,7 @@ class Reader:
             if left <= 0:
                 return None
             if self._is_at_end:
-                self._clock.sleep(min(self._rest(), left))
+                self._source.wait(min(self._rest(), left))
 
     def __aiter__(self) -> Reader:
         return self
@@ -276,7 +227,7 @@ class Reader:
         except BaseException as error:
             self._note_error(error)
             if isinstance(error, OSError):
-                raise read_error(error, self._view.path) from error
+                raise read_error(error, self._source.path) from error
             raise
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
@@ -297,21 +248,17 @@ class Reader:
         first looks for messages that came, and damage that was healed, since the last look.
         """
         if refresh:
-            self._look_for_more()
-        order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
+            self._source.refresh()
         while True:
             given_before = self._given
-            yield from heapq.merge(*(cursor.read() for cursor in list(self._cursors.values())), key=order)
-            for cursor in self._cursors.values():
-                if cursor.damage is not None:
-                    raise with_way_out(cursor.damage)
+            yield from self._source.messages()
             if not self.follow:
                 return
             if self._given == given_before:
                 self._is_at_end = True
                 yield NOTHING_YET
                 self._is_at_end = False
-            self._look_for_more()
+            self._source.refresh()
 
     def value_lists(self) -> Iterator[Sequence[bytes | memoryview]]:
         """Gives the values of all messages in their order, in lists, in a fraction of the time.
@@ -321,32 +268,12 @@ class Reader:
         `ignore_corrupt`, its path must be a store of ours, and nobody may call `next` on it. Its
         statistics stay as they are. Raises what `next` raises, and OptionError for another reader.
         """
-        if self.follow or self._position is not None or self.ignore_corrupt or self._view.one_log:
+        if self.follow or self._position is not None or self.ignore_corrupt or self.one_log:
             raise OptionError("value_lists: follow, name, ignore_corrupt and RocketMQ's roots are read by message")
-        cursors = [cursor for cursor in self._cursors.values() if isinstance(cursor, LaneCursor)]
         try:
-            yield from merged_values(cursor.read_values() for cursor in cursors)
+            yield from self._source.values()
         except OSError as error:
-            raise read_error(error, self._view.path) from error
-        for cursor in cursors:
-            if cursor.damage is not None:
-                raise with_way_out(cursor.damage)
-
-    def _look_for_more(self) -> None:
-        """Reads the index again. A reader that follows reads a new lane from its first message on.
-
-        Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
-        """
-        self._view.refresh()
-        if self._view.identity != self._identity:
-            raise DataLoss(
-                f"{self._view.path} is another store ({self._view.store_id}) than the one that was read "
-                f"({self._identity[0]}), or a restored copy of it: make a new reader"
-            )
-        check_read(self._index, self.topics, self._lanes)
-        self._index.refresh()
-        if self.follow:
-            self._open_cursors(QueueStarts())
+            raise read_error(error, self._source.path) from error
 
     def _rest(self) -> float:
         """Returns the seconds to wait before the next look.
@@ -438,12 +365,7 @@ class Reader:
             self._last_statistics = ReaderStatistics(self._given, {}, {})
 
     def _statistics(self) -> ReaderStatistics:
-        positions: dict[int, int] = {}
-        behind: dict[int, int] = {}
-        for (lane, _), cursor in list(self._cursors.items()):
-            positions[lane] = min(cursor.where, positions.get(lane, cursor.where))
-            behind[lane] = max(cursor.end() - cursor.where, behind.get(lane, 0))
-        return ReaderStatistics(self._given, positions, behind)
+        return ReaderStatistics(self._given, *self._source.progress())
 
     @property
     def closed(self) -> bool:
@@ -468,9 +390,7 @@ class Reader:
             return
         if self._last_statistics is None:
             self._note_last_statistics()
-        self._cursors.clear()
-        self._index.lanes.clear()  # they hold mapped segments
-        self._view.close()
+        self._source.close()
         if self._position is not None:
             self._position.close()
 

@@ -28,13 +28,11 @@ import math
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
-from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     CommitLogError,
@@ -47,11 +45,12 @@ from commitlog.errors import (
 )
 from commitlog.message import Message
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
-from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders, check_name
+from commitlog.reading.message_source import KeptPosition, QueuesOfStore
+from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
+from commitlog.reading.stored_position import check_owner, unwritable
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.view import LogView
 from commitlog.record.topic_names import check_topic
 
 log = logging.getLogger(__name__)
@@ -61,14 +60,11 @@ Places = dict[tuple[str, int], int]
 
 
 class ReaderPosition:
-    """The position of one reader; it holds the reader's name from its making to `close`.
-
-    Raises ReaderInUse, and ReaderError if this process may only read the store.
-    """
+    """The position of one reader, whose name `kept` holds until `close`."""
 
     def __init__(
         self,
-        view: LogView,
+        kept: KeptPosition,
         name: str,
         topics: Collection[str] | None,
         lanes: LaneChoice,
@@ -76,33 +72,28 @@ class ReaderPosition:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name, self.topics, self.lanes, self.clock = name, topics, lanes, clock
-        self._view, self._store_id = view, view.store_id
+        self._kept = kept
         self._every_ns = None if auto_commit_seconds is None else limit_ns(auto_commit_seconds)
-        self._readers = NamedReaders(StoreDirectory(view.path, view.channel), clock)
         self._done: Places = {}
         self._committed: Places = {}
-        self._index: TopicIndex | None = None
-        self._checked_file: object = None
-        """The stamp of the `store.json` whose epoch is known to be that of the index."""
+        self._index: QueuesOfStore | None = None
         self._last: Message | None = None
         self._tried_ns = clock.monotonic_ns()
         self._complaint = ""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._is_writing = self._is_closing = self._is_closed = False
-        held = self._readers.hold(name)
-        self._let_go = weakref.finalize(self, _let_go, self._readers, held, self._pid)
 
     # ---- the beginning --------------------------------------------------------------------------
 
-    def begin(self, index: TopicIndex, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
+    def begin(self, index: QueuesOfStore, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
         """Returns where to begin in each queue.
 
         A known reader begins at its position, a new one at `starts`. The position is in the file
         when this returns, so that retention knows it. Raises ReaderError (a position of another
         store, or of a Spark query; one that can't be read or written), DataLoss, OffsetOutOfRange.
         """
-        known = self._load()
+        known = self._kept.load()
         if known is None:
             check_named(starts, read_queues(index, self.topics))
             self._done = {
@@ -113,27 +104,12 @@ class ReaderPosition:
             self._done = self._gone_on(known, index, fail_on_data_loss)
         reader = self._registered(self._done)
         if known != reader:
-            try:
-                self._readers.save(reader)
-            except OSError as error:
-                raise _unwritable(self.name, self._readers, error) from error
+            self._kept.save(reader, epoch=None)
         self._index = index
         self._committed = dict(self._done)
         return QueueStarts(EARLIEST, _by_topic(self._done))
 
-    def _load(self) -> NamedReader | None:
-        try:
-            known = self._readers.load(self.name)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ReaderError(
-                f"reader {self.name}: {error.filename}: {error.strerror}; remove it, or fix it"
-            ) from error
-        check_owner(known, self._store_id, self._readers)
-        return known
-
-    def _gone_on(self, known: NamedReader, index: TopicIndex, fail_on_data_loss: bool) -> Places:
+    def _gone_on(self, known: NamedReader, index: QueuesOfStore, fail_on_data_loss: bool) -> Places:
         """Returns the places of a known reader in the present queues.
 
         A queue that is new to the reader begins with its first message that is kept.
@@ -169,15 +145,15 @@ class ReaderPosition:
         return found
 
     def _seek(self) -> str:
-        return f"commitlog readers {self._readers.directory.path} --seek {self.name}"
+        return f"commitlog readers {self._kept.place} --seek {self.name}"
 
     def _registered(self, places: Places) -> NamedReader:
         offsets: Offsets = {topic: {} for topic in self.topics or ()} | _by_topic(places)
         everything = self.topics is None
-        reader = NamedReader(
-            self.name, self._store_id, offsets, moved_ms=0, kind=PYTHON, all_topics=everything, lanes=self.lanes
+        store_id = self._kept.store_id
+        return NamedReader(
+            self.name, store_id, offsets, moved_ms=0, kind=PYTHON, all_topics=everything, lanes=self.lanes
         )
-        return self._readers.moved(reader)
 
     # ---- what is given out ----------------------------------------------------------------------
 
@@ -255,8 +231,6 @@ class ReaderPosition:
             with self._lock:
                 self._check_is_free()
                 self._write(places)
-        except OSError as error:
-            raise _unwritable(self.name, self._readers, error) from error
         finally:
             self._close_if_wanted()
 
@@ -289,8 +263,8 @@ class ReaderPosition:
         try:
             self._write(self._done.copy())
             self._complaint = ""
-        except (OSError, CommitLogError) as error:
-            text = str(_unwritable(self.name, self._readers, error) if isinstance(error, OSError) else error)
+        except CommitLogError as error:
+            text = str(error)
             if text != self._complaint:
                 log.warning("%s; until then more is kept and comes again", text)
                 self._complaint = text
@@ -298,32 +272,18 @@ class ReaderPosition:
     def _write(self, places: Places) -> None:
         """Moves the committed places forward to these. No place moves back.
 
-        Raises OSError, ReaderError.
+        Raises ReaderError.
         """
         self._tried_ns = self.clock.monotonic_ns()
         wanted = self._committed | {key: max(to, self._committed.get(key, 0)) for key, to in places.items()}
         if wanted == self._committed:
             return
-        if self._view.store_id != self._store_id:
-            raise ReaderError(f"reader {self.name}: {self._view.path} is another store now: make a new reader for it")
-        self._check_epoch()
         self._is_writing = True
         try:
-            self._readers.save(self._registered(wanted))
+            self._kept.save(self._registered(wanted), None if self._index is None else self._index.epoch)
             self._committed = wanted
         finally:
             self._is_writing = False
-
-    def _check_epoch(self) -> None:
-        """Raises ReaderError if a start has found a loss since: it may have moved the reader."""
-        stamp = self._readers.directory.file_stamp()
-        if self._index is not None and stamp != self._checked_file:
-            if self._readers.directory.load().epoch != self._index.epoch:
-                raise ReaderError(
-                    f"reader {self.name}: {self._view.path} was started since and has lost messages, so this position may be "
-                    "that of others: make a new reader of this name, which begins where they begin"
-                )
-            self._checked_file = stamp
 
     def _no_child(self) -> None:
         if os.getpid() != self._pid:
@@ -352,14 +312,9 @@ class ReaderPosition:
                     if self._every_ns is not None:
                         self._write_or_complain()
                     self._is_closed = True
-                    self._let_go()
+                    self._kept.let_go()
             finally:
                 self._lock.release()
-
-
-def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:
-    if os.getpid() == pid:
-        readers.let_go(held)
 
 
 def check_options(
@@ -395,33 +350,6 @@ def check_options(
         )
 
 
-def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
-    """Raises ReaderError if a position is not a Python reader's, or belongs to another store."""
-    remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
-    if reader.kind == FORWARD:
-        raise ReaderError(
-            f"reader {reader.name} is a forwarder's, and Kafka has its position: forward under another --name to begin anew. "
-            f"For a reader of Python choose another name, or drop this one with {remove}"
-        )
-    if reader.kind != PYTHON:
-        raise ReaderError(
-            f"reader {reader.name} is a Spark query's, and its checkpoint says where it is: start the query with a new "
-            f"checkpoint to begin elsewhere. For a reader of Python choose another name, or drop this one with {remove}"
-        )
-    if reader.store_id != store_id:
-        raise ReaderError(
-            f"reader {reader.name}: its position belongs to another store ({reader.store_id}; this one is {store_id}): "
-            f"drop the reader with {remove}, then it begins anew"
-        )
-
-
-def _unwritable(name: str, readers: NamedReaders, error: OSError) -> ReaderError:
-    place = readers.directory.readers_directory
-    return ReaderError(
-        f"reader {name}: its position can't be written to {place}: {error.strerror}; make room or fix permissions"
-    )
-
-
 def seek(index: TopicIndex, name: str, to: str) -> NamedReader:
     """Moves a reader that does not run to a start, or some of its queues to offsets (JSON).
 
@@ -447,7 +375,7 @@ def seek(index: TopicIndex, name: str, to: str) -> NamedReader:
         try:
             readers.save(moved)
         except OSError as error:
-            raise _unwritable(name, readers, error) from error
+            raise unwritable(name, readers, error) from error
         return moved
     finally:
         readers.let_go(held)
@@ -467,7 +395,7 @@ def check_named(starts: QueueStarts, present: Collection[tuple[str, int]], least
                 )
 
 
-def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[str, int]]:
+def read_queues(index: QueuesOfStore, topics: Collection[str] | None) -> set[tuple[str, int]]:
     """Topic and lane of all queues of these topics.
 
     Lanes of other members count too, because all members may be given the same starts.
@@ -476,7 +404,7 @@ def read_queues(index: TopicIndex, topics: Collection[str] | None) -> set[tuple[
 
 
 def _queues(
-    index: TopicIndex, topics: Collection[str] | None, lanes: LaneChoice
+    index: QueuesOfStore, topics: Collection[str] | None, lanes: LaneChoice
 ) -> Iterator[tuple[str, int, QueueRange]]:
     """Topic, lane and range of the queues that are present and read."""
     for topic in index.topics(deleted=True):
@@ -486,7 +414,7 @@ def _queues(
                     yield topic, lane, queue
 
 
-def _resolved(index: TopicIndex, starts: QueueStarts, topic: str, lane: int, queue: QueueRange) -> int:
+def _resolved(index: QueuesOfStore, starts: QueueStarts, topic: str, lane: int, queue: QueueRange) -> int:
     where = f"{topic}, lane {lane}"
     return resolve(
         starts.of(topic, lane), queue.first, queue.end, partial(index.find_by_time, topic, lane), where=where

@@ -23,6 +23,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import ReaderError, ReadingWarning
 from commitlog.message import Message
 from commitlog.reader import Reader
+from commitlog.reading.store_messages import StoreMessages
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 
@@ -175,7 +176,8 @@ def test_a_topic_that_is_nowhere_found_does_not_keep_it(tmp_path: Path, monkeypa
 
     with pytest.warns(ReadingWarning, match="no topic new yet"):
         reader = Reader(store.path, topic="new", follow=True)
-    reader._cursors[0, ""].where = 0
+    assert isinstance(reader._source, StoreMessages)
+    reader._source._cursors[0, ""].where = 0
     monkeypatch.setattr(FileChannel, "map_read", map_read)
     assert bounded(reader) == []
     assert len(walked) == 3 < steps

@@ -136,10 +136,10 @@ def test_a_reader_that_runs(store: HandMadeStore) -> None:
         assert late.poll() is not None
         for _ in range(20):
             store.lane(0).append("orders", b"more")
-        late._look_for_more()  # the reader has not come to these before they are trimmed
+        late._source.refresh()  # the reader has not come to these before they are trimmed
         store.publish()
         trim(store, "latest")
-        late._look_for_more()
+        late._source.refresh()
         with pytest.raises(DataLoss, match="topic orders, lane 0: the messages below offset 121 were trimmed"):
             list(iter(late.poll, None))
 

@@ -1,0 +1,125 @@
+"""Where a reader's messages come from: the seam between `Reader` and a store, here or far.
+
+A reader of a directory has StoreMessages. What a reader does for its user (waits, positions,
+errors, its end) is in reader.py, once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from commitlog.message import Message
+from commitlog.reading.lane_choice import LaneChoice
+from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.starting_point import QueueStarts
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a reader's user wants to read: see the arguments of `Reader`. `topics`: None for all."""
+
+    topics: Collection[str] | None
+    lanes: LaneChoice
+    isolation: str
+    follow: bool
+    ignore_corrupt: bool
+
+
+class QueuesOfStore(Protocol):
+    """The topics and queues of a store, as of the last look."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the store was in: see `disk/epochs.py`."""
+
+    def topics(self, *, deleted: bool = False) -> Collection[str]:
+        """The topics that have a message; with `deleted`, those that had one, too."""
+
+    def ranges(self, topic: str) -> Mapping[int, QueueRange]:
+        """Lane → the topic's first queue offset and its end there."""
+
+    def find_by_time(self, topic: str, lane: int, ms: int) -> int | None:
+        """The queue offset of the first message stored at this time or later, or None."""
+
+
+class KeptPosition(Protocol):
+    """The position of a named reader, where it is kept. The name is held until `let_go`."""
+
+    @property
+    def place(self) -> str:
+        """The store, for errors."""
+
+    @property
+    def store_id(self) -> str:
+        """The id of the store that the name was taken in."""
+
+    def load(self) -> NamedReader | None:
+        """The position, or None if the name is new. Raises ReaderError."""
+
+    def save(self, reader: NamedReader, epoch: int | None) -> None:
+        """Stores the position durably.
+
+        `epoch` is that of the messages that were read, or None to leave it unchecked. Raises
+        ReaderError if another store is there, or it was started since with a loss, or the position
+        can't be written.
+        """
+
+    def let_go(self) -> None:
+        """Gives the name back. A second call does nothing, and none does so in a forked child."""
+
+
+class MessageSource(Protocol):
+    """The messages that a reader wants. One thread at a time reads."""
+
+    @property
+    def path(self) -> str | os.PathLike[str]:
+        """The store, for errors."""
+
+    @property
+    def one_log(self) -> bool:
+        """Whether it is a RocketMQ store root."""
+
+    @property
+    def index(self) -> QueuesOfStore:
+        """What the store had at the last look."""
+
+    def keep_position(self, name: str) -> KeptPosition:
+        """Takes a reader's name. Raises ReaderInUse, ReaderError, StoreRefused (a replica)."""
+
+    def look(self) -> None:
+        """Looks at the store for the first time.
+
+        Raises UnknownTopic, IllegalTopic, OptionError. Warns of a topic that a follower waits for.
+        """
+
+    def begin(self, starts: QueueStarts) -> None:
+        """Says where to begin, once, after `look`. Raises OffsetOutOfRange."""
+
+    def messages(self) -> Iterator[Message]:
+        """Gives all wanted messages up to the last look that were not given out, in their order.
+
+        Gives NOTHING_YET after a long walk without a message. Damage is raised after all good
+        messages before it and in other lanes were given out.
+        """
+
+    def values(self) -> Iterator[Sequence[bytes | memoryview]]:
+        """Gives the values that `messages` would give, in lists."""
+
+    def refresh(self) -> None:
+        """Looks for messages that came, and damage that was healed, since the last look.
+
+        Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
+        """
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps so long, or until there may be more."""
+
+    def progress(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Lane → its place in the log, and lane → bytes behind it: see ReaderStatistics."""
+
+    def close(self) -> None:
+        """Frees files and memory. A second call does nothing."""

@@ -1,0 +1,141 @@
+"""The messages of a store's directory, or of a RocketMQ store root, for a reader."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from commitlog.clock import Clock
+from commitlog.disk.consume_queue import is_light
+from commitlog.errors import DataLoss, OptionError, ReadingWarning
+from commitlog.message import Message
+from commitlog.reading.cursors import LaneCursor, QueueCursor
+from commitlog.reading.earlier_epochs import check_read
+from commitlog.reading.known_topics import check_known, waiting_for
+from commitlog.reading.log_walk import RecentSegments
+from commitlog.reading.merged_values import merged_values
+from commitlog.reading.message_source import Wanted
+from commitlog.reading.skipped_damage import with_way_out
+from commitlog.reading.starting_point import QueueStarts
+from commitlog.reading.stored_position import StoredPosition
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import open_view
+
+_SEGMENTS_KEPT = 8
+"""How many segments of a RocketMQ log stay mapped: its queues are at different places."""
+
+
+class StoreMessages:
+    """What a reader of a directory reads: see MessageSource. Making one opens the store.
+
+    Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], wanted: Wanted, clock: Clock) -> None:
+        self._wanted, self._clock = wanted, clock
+        self._topics = None if wanted.topics is None else set(wanted.topics)
+        self._view = open_view(path)
+        self._identity = self._view.identity
+        self.index = TopicIndex(self._view, wanted.isolation, wanted.lanes, names_unwritten=True)
+        self._cursors: dict[tuple[int, str], LaneCursor | QueueCursor] = {}
+
+    @property
+    def path(self) -> os.PathLike[str]:
+        return self._view.path
+
+    @property
+    def one_log(self) -> bool:
+        return self._view.one_log
+
+    def keep_position(self, name: str) -> StoredPosition:
+        return StoredPosition(self._view, name, self._clock)
+
+    def look(self) -> None:
+        wanted = self._wanted
+        if self._view.one_log and (wanted.follow or wanted.isolation != "flushed"):
+            given = "follow=True (-f)" if wanted.follow else f"isolation={wanted.isolation!r} (--isolation)"
+            text = f"{given} needs a store of ours, and this is a RocketMQ store root: leave it out"
+            raise OptionError(f"{self._view.path}: {text}")
+        self.index.refresh()
+        if self._topics:
+            self._check_topics(self._topics)
+
+    def _check_topics(self, wanted: set[str]) -> None:
+        """Raises UnknownTopic for a topic that is not there, IllegalTopic for one that can't be.
+
+        A reader that follows waits for it. It warns once where it may be misspelt: where others are
+        there, and this one was neither deleted nor declared.
+        """
+        if not self._wanted.follow:
+            check_known(self._view.path, self.index, wanted)
+        elif text := waiting_for(self._view.path, self.index, wanted, "the reader"):
+            warnings.warn(text, ReadingWarning, stacklevel=5)
+
+    def begin(self, starts: QueueStarts) -> None:
+        self._open_cursors(starts)
+
+    def _open_cursors(self, starts: QueueStarts) -> None:
+        """Makes the missing cursors: one for each lane, or each queue of a RocketMQ store root."""
+        view, topics, ignore_corrupt = self._view, self._topics, self._wanted.ignore_corrupt
+        segments = RecentSegments(view.lane_directory(0), view.segment_bytes, view.channel, keep=_SEGMENTS_KEPT)
+        for lane, index in self.index.lanes.items():
+            if lane not in self._wanted.lanes:
+                continue
+            if not view.one_log:
+                if (lane, "") not in self._cursors:
+                    self._cursors[lane, ""] = LaneCursor(index, topics, starts, ignore_corrupt)
+                continue
+            for topic, known in index.queues.items():
+                wanted = topic in topics if topics is not None else not is_light(topic)
+                if wanted and known.first < known.end:
+                    self._cursors[lane, topic] = QueueCursor(index, topic, segments, starts, ignore_corrupt)
+
+    def messages(self) -> Iterator[Message]:
+        order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
+        yield from heapq.merge(*(cursor.read() for cursor in list(self._cursors.values())), key=order)
+        self._raise_damage()
+
+    def values(self) -> Iterator[Sequence[bytes | memoryview]]:
+        cursors = [cursor for cursor in self._cursors.values() if isinstance(cursor, LaneCursor)]
+        yield from merged_values(cursor.read_values() for cursor in cursors)
+        self._raise_damage()
+
+    def _raise_damage(self) -> None:
+        for cursor in self._cursors.values():
+            if cursor.damage is not None:
+                raise with_way_out(cursor.damage)
+
+    def refresh(self) -> None:
+        """Reads the index again. A reader that follows reads a new lane from its first message on.
+
+        Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
+        """
+        self._view.refresh()
+        if self._view.identity != self._identity:
+            raise DataLoss(
+                f"{self._view.path} is another store ({self._view.store_id}) than the one that was read "
+                f"({self._identity[0]}), or a restored copy of it: make a new reader"
+            )
+        check_read(self.index, self._topics, self._wanted.lanes)
+        self.index.refresh()
+        if self._wanted.follow:
+            self._open_cursors(QueueStarts())
+
+    def wait(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+    def progress(self) -> tuple[dict[int, int], dict[int, int]]:
+        positions: dict[int, int] = {}
+        behind: dict[int, int] = {}
+        for (lane, _), cursor in list(self._cursors.items()):
+            positions[lane] = min(cursor.where, positions.get(lane, cursor.where))
+            behind[lane] = max(cursor.end() - cursor.where, behind.get(lane, 0))
+        return positions, behind
+
+    def close(self) -> None:
+        self._cursors.clear()
+        self.index.lanes.clear()  # they hold mapped segments
+        self._view.close()

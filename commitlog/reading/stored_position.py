@@ -1,0 +1,101 @@
+"""The position of a named reader in the store's directory, whose name this process holds."""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.locks import Lock
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import ReaderError
+from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders
+from commitlog.reading.view import LogView
+
+
+class StoredPosition:
+    """See KeptPosition. Making one takes the name, as long as the process lives.
+
+    Raises ReaderInUse, and ReaderError if this process may only read the store.
+    """
+
+    def __init__(self, view: LogView, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name, self.store_id = name, view.store_id
+        self._view = view
+        self._readers = NamedReaders(StoreDirectory(view.path, view.channel), clock)
+        self._checked_file: object = None
+        """The stamp of the `store.json` whose epoch is known to be that of the reader."""
+        held = self._readers.hold(name)
+        self._let_go = weakref.finalize(self, _let_go, self._readers, held, os.getpid())
+
+    @property
+    def place(self) -> str:
+        return str(self._readers.directory.path)
+
+    def load(self) -> NamedReader | None:
+        try:
+            known = self._readers.load(self.name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ReaderError(
+                f"reader {self.name}: {error.filename}: {error.strerror}; remove it, or fix it"
+            ) from error
+        check_owner(known, self.store_id, self._readers)
+        return known
+
+    def save(self, reader: NamedReader, epoch: int | None) -> None:
+        if self._view.store_id != self.store_id:
+            raise ReaderError(f"reader {self.name}: {self._view.path} is another store now: make a new reader for it")
+        try:
+            if epoch is not None:
+                self._check_epoch(epoch)
+            self._readers.save(self._readers.moved(reader))
+        except OSError as error:
+            raise unwritable(self.name, self._readers, error) from error
+
+    def let_go(self) -> None:
+        self._let_go()
+
+    def _check_epoch(self, epoch: int) -> None:
+        """Raises ReaderError if a start has found a loss since: it may have moved the reader."""
+        stamp = self._readers.directory.file_stamp()
+        if stamp != self._checked_file:
+            if self._readers.directory.load().epoch != epoch:
+                raise ReaderError(
+                    f"reader {self.name}: {self._view.path} was started since and has lost messages, so this position may be "
+                    "that of others: make a new reader of this name, which begins where they begin"
+                )
+            self._checked_file = stamp
+
+
+def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:
+    if os.getpid() == pid:
+        readers.let_go(held)
+
+
+def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
+    """Raises ReaderError if a position is not a Python reader's, or belongs to another store."""
+    remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
+    if reader.kind == FORWARD:
+        raise ReaderError(
+            f"reader {reader.name} is a forwarder's, and Kafka has its position: forward under another --name to begin anew. "
+            f"For a reader of Python choose another name, or drop this one with {remove}"
+        )
+    if reader.kind != PYTHON:
+        raise ReaderError(
+            f"reader {reader.name} is a Spark query's, and its checkpoint says where it is: start the query with a new "
+            f"checkpoint to begin elsewhere. For a reader of Python choose another name, or drop this one with {remove}"
+        )
+    if reader.store_id != store_id:
+        raise ReaderError(
+            f"reader {reader.name}: its position belongs to another store ({reader.store_id}; this one is {store_id}): "
+            f"drop the reader with {remove}, then it begins anew"
+        )
+
+
+def unwritable(name: str, readers: NamedReaders, error: OSError) -> ReaderError:
+    place = readers.directory.readers_directory
+    return ReaderError(
+        f"reader {name}: its position can't be written to {place}: {error.strerror}; make room or fix permissions"
+    )
