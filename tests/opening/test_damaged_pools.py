@@ -273,6 +273,7 @@ def test_no_second_store_begins_in_the_directory_of_one_that_runs(tmp_path: Path
     aside.mkdir()
     with commitlog.Store.open(path, CONFIG), commitlog.Producer(path) as producer:
         producer.send("t", b"1").wait("flushed")
+        wait_until(lambda: StoreDirectory(path).load().lanes, "store.json has the lane, so nobody writes it again")
         for file in path.iterdir():
             file.rename(aside / file.name)
         second = run_process("run", path)
