@@ -291,6 +291,17 @@ def test_import_is_light(module: str) -> None:
     assert done.stdout.split() == []
 
 
+def test_a_start_loads_little() -> None:
+    """The libraries of Python that cost a millisecond or more, and that no stage needs.
+
+    Each user waits for the supervisor's imports at each start of a store.
+    """
+    unneeded = (*HEAVY, "_hashlib", "asyncio", "multiprocessing", "shutil", "socket", "subprocess")
+    program = f"import sys, commitlog.stages.supervisor; print(*(name for name in {unneeded} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_files_are_touched_through_the_doors() -> None:
     wrong = [
         f"{module}:{line}: {call}"

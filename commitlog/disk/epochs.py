@@ -15,7 +15,7 @@ was a count, 1, 2, 3.)
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -59,7 +59,8 @@ def epochs_to_json(epochs: tuple[Epoch, ...]) -> list[dict[str, Any]]:
 def next_epoch(epochs: tuple[Epoch, ...], ends: Mapping[int, int], clock: Clock = SYSTEM_CLOCK) -> Epoch:
     """The epoch that begins now, where each lane ends at `ends`."""
     last, now = epochs[-1].epoch if epochs else 0, clock.wall_ms()
-    return Epoch(now if now > last else last + 1 + secrets.randbelow(_CHANCES), dict(ends))
+    by_chance = last + 1 + int.from_bytes(os.urandom(8)) % _CHANCES  # `secrets` would load OpenSSL at each start
+    return Epoch(now if now > last else by_chance, dict(ends))
 
 
 def is_of_history(epochs: tuple[Epoch, ...], epoch: int) -> bool:

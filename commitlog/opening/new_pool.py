@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.config import Config
@@ -28,7 +28,7 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
     try:
         private_directory(pool, create=True)
         with contextlib.ExitStack() as undo:  # nobody finds a pool that does not name its store
-            undo.callback(lambda: shutil.rmtree(pool, ignore_errors=True))
+            undo.callback(_remove, pool)
             control = ControlRegion.create(pool, facts.id, directory.path)
             undo.callback(control.close)
             name_store(pool, directory.path)
@@ -40,6 +40,12 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
             raise refusal(error, pool, "making the store's pool") from error
         raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
     return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
+
+
+def _remove(pool: Path) -> None:
+    import shutil  # loads four libraries that compress, and most starts go well
+
+    shutil.rmtree(pool, ignore_errors=True)
 
 
 def recover_all_into(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import NamedTuple
 
 from commitlog.errors import RecordError
@@ -18,6 +17,8 @@ class Host(NamedTuple):
     @classmethod
     def of(cls, text: str, port: int) -> Host:
         """Makes a host from an address as text. Raises RecordError if it is not IPv4 or IPv6."""
+        import socket  # at a start it would cost as much as all records do, and most hosts stay bytes
+
         try:
             return cls(socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text), port)
         except OSError:
@@ -31,6 +32,8 @@ class Host(NamedTuple):
     @property
     def text(self) -> str:
         """The address as text, e.g. `127.0.0.1` or `2001:db8::1`."""
+        import socket
+
         return socket.inet_ntop(socket.AF_INET if len(self.address) == IPV4_BYTES else socket.AF_INET6, self.address)
 
     def encode(self) -> bytes:
