@@ -29,6 +29,9 @@ final class RealTimeReader implements SupportsRealTimeRead {
     private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(10);
     /** A rest is this part of the time since the last message. So it costs little, and adds little. */
     private static final long PART_OF_IDLE = 30;
+    /** The same after a second. What a look costs is the wake of its thread, some 100 microseconds. */
+    private static final long LONGEST_IDLE_REST_NS = TimeUnit.MILLISECONDS.toNanos(20);
+    private static final long PART_OF_LONG_IDLE = 100;
     private static final long BETWEEN_LOOKS_AT_FILES_NS = TimeUnit.MILLISECONDS.toNanos(100);
 
     private final ReadPlan read;
@@ -116,12 +119,16 @@ final class RealTimeReader implements SupportsRealTimeRead {
                 if (left <= 0 || Thread.currentThread().isInterrupted()) {
                     break;
                 }
-                long idle = System.nanoTime() - this.lastRowNs;
-                long rest = Math.max(SHORTEST_REST_NS, Math.min(idle / PART_OF_IDLE, LONGEST_REST_NS));
-                LockSupport.parkNanos(Math.min(rest, left));
+                LockSupport.parkNanos(Math.min(this.rest(), left));
             }
         }
         return SupportsRealTimeRead.RecordStatus.newStatusWithoutArrivalTime(false);
+    }
+
+    private long rest() {
+        long idle = System.nanoTime() - this.lastRowNs;
+        long longest = Math.max(LONGEST_REST_NS, Math.min(idle / PART_OF_LONG_IDLE, LONGEST_IDLE_REST_NS));
+        return Math.max(SHORTEST_REST_NS, Math.min(idle / PART_OF_IDLE, longest));
     }
 
     /** Takes the next row of this part. False, and the part has ended, if there is none. */
