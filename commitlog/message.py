@@ -1,13 +1,18 @@
-"""The class of the messages that readers give out."""
+"""The class of the messages that readers give out, and how they are made of records.
+
+The native core has a class of its own, which makes key, tags, headers, properties and id when they
+are asked for. The dataclass here is its specification, runs where the core is missing, and gives it
+its methods: to compare, to print, to copy and to pickle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
+from commitlog.native import core
 from commitlog.record.host import message_id
-from commitlog.record.properties import BYTES_KEY_NAME, BytesKey, decode_properties, own_properties
+from commitlog.record.properties import BYTES_KEY_NAME, RESERVED_NAMES, BytesKey, decode_properties, own_properties
 from commitlog.record.record import Record
 from commitlog.record.record_layout import CRC_PROPERTY_START, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
 
@@ -48,60 +53,96 @@ class Message:
     message_id: str
     properties: dict[str, str] = field(repr=False)
 
-    @classmethod
-    def of(cls, record: Record) -> Message:
-        """Makes a message of a record. Unpacks a compressed value.
+    def __reduce__(self) -> tuple[type[Message], tuple[Any, ...]]:
+        return Message, tuple(getattr(self, each.name) for each in fields(self))
 
-        Raises MissingCodec, CorruptRecord.
-        """
-        from commitlog.record.body_compression import plain_body
 
-        properties = record.properties
+if not TYPE_CHECKING and core is not None:
+
+    def _class_of_the_core(specification: type) -> type:
+        """The native core's class of messages, with the methods of the dataclass."""
+        made = core.message_class(RESERVED_NAMES, BYTES_KEY_NAME, BytesKey.among)
+        own = vars(made)
+        for name, value in vars(specification).items():
+            if name in _METHODS or (name.startswith("__dataclass") and name not in own):
+                setattr(made, name, value)
+        made.__doc__ = specification.__doc__
+        return made
+
+    _METHODS = ("__eq__", "__hash__", "__match_args__", "__reduce__", "__replace__", "__repr__")
+    Message = _class_of_the_core(Message)
+
+
+def message_of(record: Record) -> Message:
+    """Makes a message of a record. Unpacks a compressed value.
+
+    Raises MissingCodec, CorruptRecord.
+    """
+    from commitlog.record.body_compression import plain_body
+
+    properties = record.properties
+    properties.pop(_CRC_NAME, None)
+    return Message(
+        topic=record.topic,
+        partition=record.queue_id,
+        offset=record.queue_offset,
+        key=properties.get("KEYS") or BytesKey.among(properties),
+        value=plain_body(record),
+        headers=own_properties(properties),
+        tags=properties.get("TAGS"),
+        timestamp=record.store_timestamp,
+        born_timestamp=record.born_timestamp,
+        physical_offset=record.physical_offset,
+        message_id=record.message_id,
+        properties=properties,
+    )
+
+
+def messages_of(table: RecordTable, buffer: Buffer) -> list[Message]:
+    """Makes the messages of a table whose records were checked, as `message_of` makes each of them.
+
+    The records must have plain values and IPv4 hosts. `buffer` has the bytes of the table's
+    records; the messages have copies of them.
+    """
+    return (messages_in_python if core is None else _messages_natively)(table, buffer)
+
+
+def _messages_natively(table: RecordTable, buffer: Buffer) -> list[Message]:
+    columns = (
+        table.positions, table.topic_index, table.queue_ids, table.queue_offsets, table.body_positions,
+        table.body_sizes, table.properties_positions, table.properties_sizes, table.store_timestamps,
+    )  # fmt: skip
+    return core.messages(buffer, columns, table.born_timestamps, table.topics)
+
+
+def messages_in_python(table: RecordTable, buffer: Buffer) -> list[Message]:
+    """The same as `messages_of`, without the native core."""
+    begin, end = _STORE_HOST
+    columns = (
+        table.topic_index, table.queue_ids, table.queue_offsets, table.body_positions, table.body_sizes,
+        table.properties_positions, table.properties_sizes, table.store_timestamps, table.born_timestamps,
+        table.positions,
+    )  # fmt: skip
+    made = []
+    for topic, lane, offset, body, body_bytes, names, names_bytes, stored, born, at in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        properties = decode_properties(buffer[names : names + names_bytes])
         properties.pop(_CRC_NAME, None)
-        return cls(
-            topic=record.topic,
-            partition=record.queue_id,
-            offset=record.queue_offset,
-            key=properties.get("KEYS") or BytesKey.among(properties),
-            value=plain_body(record),
-            headers=own_properties(properties),
-            tags=properties.get("TAGS"),
-            timestamp=record.store_timestamp,
-            born_timestamp=record.born_timestamp,
-            physical_offset=record.physical_offset,
-            message_id=record.message_id,
-            properties=properties,
+        physical_offset = table.buffer_start + at
+        message = Message(
+            table.topics[topic],
+            lane,
+            offset,
+            properties.get("KEYS") or (BytesKey.among(properties) if BYTES_KEY_NAME in properties else None),
+            bytes(buffer[body : body + body_bytes]),
+            own_properties(properties),
+            properties.get("TAGS"),
+            stored,
+            born,
+            physical_offset,
+            message_id(bytes(buffer[at + begin : at + end]), physical_offset),
+            properties,
         )
-
-    @classmethod
-    def of_table(cls, table: RecordTable, buffer: Buffer) -> Iterator[Message]:
-        """Makes the messages of a table whose records were checked, as `of` makes each of them.
-
-        The records must have plain values and IPv4 hosts. It takes a quarter of the time.
-        """
-        begin, end = _STORE_HOST
-        columns = (
-            table.topic_index, table.queue_ids, table.queue_offsets, table.body_positions, table.body_sizes,
-            table.properties_positions, table.properties_sizes, table.store_timestamps, table.born_timestamps,
-            table.positions,
-        )  # fmt: skip
-        for topic, lane, offset, body, body_bytes, names, names_bytes, stored, born, at in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            properties = decode_properties(buffer[names : names + names_bytes])
-            properties.pop(_CRC_NAME, None)
-            physical_offset = table.buffer_start + at
-            yield cls(
-                table.topics[topic],
-                lane,
-                offset,
-                properties.get("KEYS") or (BytesKey.among(properties) if BYTES_KEY_NAME in properties else None),
-                bytes(buffer[body : body + body_bytes]),
-                own_properties(properties),
-                properties.get("TAGS"),
-                stored,
-                born,
-                physical_offset,
-                message_id(bytes(buffer[at + begin : at + end]), physical_offset),
-                properties,
-            )
+        made.append(message)
+    return made

@@ -40,7 +40,7 @@ from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error, refuse_copy
 from commitlog.forks import settle
-from commitlog.message import Message
+from commitlog.message import Message, message_of
 from commitlog.native import core
 from commitlog.receipt import BatchReceipt, Level, Receipt
 from commitlog.record.batch import batch_size, encode_batch, largest_record
@@ -357,7 +357,7 @@ class Producer(Appender, RowProducer):
             if token is not None:
                 self._token, token = UNSURE, None
             raise
-        return None if record is None else Message.of(record)
+        return None if record is None else message_of(record)
 
     def _make_room(self, where: int, size: int) -> int:
         where = self._place.make_room(where, size)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from operator import length_hint
 from types import TracebackType
 from typing import Literal
 
@@ -32,7 +33,6 @@ from commitlog.errors import (
     refuse_copy,
 )
 from commitlog.message import Message
-from commitlog.reading.cursors import NOTHING_YET
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import MessageSource, Wanted
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
@@ -120,11 +120,16 @@ class Reader:
         starts = parse_starts(start, clock)
         choice = LaneChoice.of(lanes, members)
         self._position: ReaderPosition | None = None
-        self._given = 0
+        self._given_before, self._in_hand = 0, 0
+        """How many messages were given out before those in hand, and how many these are."""
+        self._left: Iterator[Message] = iter(())
+        """Those in hand that are left."""
+        self._next: Iterator[Message] = self._left
+        """Gives them out."""
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
         self._last_statistics: ReaderStatistics | None = None
-        self._messages = self._read(refresh=follow)  # messages that came since are given out too
+        self._pieces = self._read(refresh=follow)  # messages that came since are given out too
         wanted = Wanted(self.topics, choice, isolation, follow, ignore_corrupt)
         self._source: MessageSource = StoreMessages(path, wanted, clock)
         try:
@@ -159,9 +164,11 @@ class Reader:
         return self
 
     def __next__(self) -> Message:
-        while (message := self._take()) is None:
+        message = next(self._next, None)
+        while message is None:
             if self._is_at_end:
                 self._source.wait(self._rest())
+            message = self._take()
         return message
 
     def poll(self, timeout: float | None = 0.0) -> Message | None:
@@ -216,8 +223,19 @@ class Reader:
 
         Raises StopIteration at the end and after `close`.
         """
+        message = next(self._next, None)
+        if message is None:
+            self._take_in_hand()
+            message = next(self._next, None)
+        return message
+
+    def _take_in_hand(self) -> None:
+        """Takes the next piece of the log in hand, when all messages in hand were given out.
+
+        Raises StopIteration at the end and after `close`.
+        """
         try:
-            message = next(self._messages)
+            piece = next(self._pieces)
         except StopIteration:
             if self._closed:
                 self.close()  # once more: an error may have begun the reading anew when it was closed
@@ -229,34 +247,38 @@ class Reader:
             if isinstance(error, OSError):
                 raise read_error(error, self._source.path) from error
             raise
+        if piece:
+            self._given_before, self._in_hand = self._given, len(piece)
+            self._left = iter(piece)
+            self._next = self._left if self._position is None else map(self._position.given, self._left)
+        elif self._position is not None:
+            self._position.waits()
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
             raise StopIteration
-        if message is NOTHING_YET:
-            if self._position is not None:
-                self._position.waits()
-            return None
-        self._given += 1
-        if self._position is not None:
-            self._position.given(message)
-        return message
 
-    def _read(self, *, refresh: bool) -> Generator[Message, None, None]:
-        """Gives all messages in their order.
+    @property
+    def _given(self) -> int:
+        return self._given_before + self._in_hand - length_hint(self._left)
 
-        Gives NOTHING_YET at the end, and after a long walk without a message. With `refresh` it
+    def _read(self, *, refresh: bool) -> Generator[Sequence[Message], None, None]:
+        """Gives all messages in their order, a piece of the log at a time.
+
+        Gives an empty piece at the end, and after a long walk without a message. With `refresh` it
         first looks for messages that came, and damage that was healed, since the last look.
         """
         if refresh:
             self._source.refresh()
         while True:
-            given_before = self._given
-            yield from self._source.messages()
+            is_any = False
+            for piece in self._source.messages():
+                is_any = is_any or len(piece) > 0
+                yield piece
             if not self.follow:
                 return
-            if self._given == given_before:
+            if not is_any:
                 self._is_at_end = True
-                yield NOTHING_YET
+                yield ()
                 self._is_at_end = False
             self._source.refresh()
 
@@ -297,14 +319,14 @@ class Reader:
 
         Raises ReaderError if this call is inside another one.
         """
-        if isinstance(error, ValueError) and inspect.getgeneratorstate(self._messages) == inspect.GEN_RUNNING:
+        if isinstance(error, ValueError) and inspect.getgeneratorstate(self._pieces) == inspect.GEN_RUNNING:
             raise ReaderError(
                 "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
             ) from error
         if self._closed:
             self.close()
         elif isinstance(error, CorruptRecord | DamagedFile):
-            self._messages = self._read(refresh=True)
+            self._pieces = self._read(refresh=True)
         else:
             self._failure = f"{type(error).__name__}: {error}"
 
@@ -384,8 +406,10 @@ class Reader:
         given out last counts only if the reader was asked for another one.
         """
         self._closed = True
+        self._given_before, self._in_hand = self._given, 0
+        self._next = self._left = iter(())
         try:
-            self._messages.close()
+            self._pieces.close()
         except ValueError:  # a `next` is running: it sees at its end that the reader is closed, and calls this
             return
         if self._last_statistics is None:

@@ -1,8 +1,8 @@
 """The native core, and the one place that decides whether it runs.
 
 The core is a small library in Rust. It has the few loops that Python is too slow for: an append, a
-batch, a scan. Each of them has a twin in Python, which is the specification and runs where the core
-is missing. The environment variable COMMITLOG_NATIVE says which one runs:
+batch, a scan, a list of messages. Each of them has a twin in Python, which is the specification and
+runs where the core is missing. The environment variable COMMITLOG_NATIVE says which one runs:
 
 - `auto`, the default: the native core if it is there, otherwise Python
 - `on`: the native core. An import raises NativeCoreMissing if it is not there.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.errors import IllegalArgument, NativeCoreMissing
 
-ABI = 2
+ABI = 3
 """The core's signatures that this Python was written for. A core of other ones is not taken."""
 VARIABLE = "COMMITLOG_NATIVE"
 

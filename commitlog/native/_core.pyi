@@ -1,11 +1,14 @@
 """The signatures of the native core; `src/lib.rs` has the list of what is exported."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.message import Message
 from commitlog.receipt import Receipt
+from commitlog.record.properties import BytesKey
 from commitlog.record.record_layout import Buffer
 
 _Bytes = Buffer | npt.NDArray[np.uint8]
@@ -62,4 +65,8 @@ def scan(
 def tabulate(
     buffer: _Bytes, positions: _Ints, sizes: _Ints, demands: _Demands, columns: _Bytes
 ) -> tuple[int, list[str]]: ...
+def message_class(
+    reserved: frozenset[str], bytes_key_name: str, bytes_key: Callable[[Mapping[str, str]], BytesKey | None]
+) -> type[Message]: ...
+def messages(buffer: _Bytes, columns: Sequence[_Ints], born_timestamps: _Ints, topics: list[str]) -> list[Message]: ...
 def take(buffer: _Bytes, starts: _Ints, ends: _Ints, out: _Bytes, offsets: _Bytes) -> None: ...

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
-from commitlog.message import Message
+from commitlog.message import Message, message_of, messages_of
 from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.log_holes import LogHoles
 from commitlog.reading.log_walk import RecentSegments, Step
@@ -30,13 +31,53 @@ from commitlog.record.table import RecordGatherer, RecordTable
 from commitlog.shm.layout import segment_start
 
 _ENTRIES_AT_ONCE = 1_000
-_MESSAGES_AT_ONCE = 1_000
-"""How many records are checked together. If one of them is damaged, they are taken one by one."""
-NOTHING_YET = Message("", -1, -1, None, b"", {}, None, -1, -1, -1, "", {})
-"""Means "no message at the moment" among messages. It sorts before every message."""
+_MESSAGES_AT_ONCE, _BYTES_AT_ONCE = 1_000, 256 << 10
+"""How many records are checked together, or more bytes if one is larger.
 
-Values = tuple[Ints, Sequence[bytes | memoryview]]
-"""Timestamps (ms) and values of some messages of a lane. The values may be views of a segment."""
+If one of them is damaged, they are taken one by one.
+"""
+
+Item = TypeVar("Item")
+Piece = tuple[Ints, Sequence[Item]]
+"""Some neighbours of a lane, or none after a long walk, and for each the place in the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[Item]):
+    """What a reader gives out for a message."""
+
+    of_table: Callable[[RecordTable, Buffer], Sequence[Item]]
+    """Makes it of records that were checked and have none of the bits `unwanted`."""
+    of_message: Callable[[Message], Item]
+    unwanted: int
+
+
+MESSAGES: Form[Message] = Form(messages_of, lambda message: message, SysFlag.COMPRESSED | HOSTS_V6)
+
+
+def _values_of(table: RecordTable, buffer: Buffer) -> list[memoryview]:
+    view, starts = memoryview(buffer), table.body_positions
+    ends = starts + table.body_sizes
+    return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+VALUES: Form[bytes | memoryview] = Form(_values_of, attrgetter("value"), SysFlag.COMPRESSED)
+"""The values alone. They may be views of a segment."""
+
+
+def _piece(messages: list[Message], form: Form[Item]) -> Piece[Item]:
+    """A piece of a RocketMQ log, whose queues are merged by their records' places in it."""
+    places = [message.physical_offset for message in messages]
+    return np.array(places, np.int64), [form.of_message(message) for message in messages]
+
+
+def _ends_of_pieces(sizes: Ints) -> Iterator[int]:
+    """Where each piece of records with these sizes ends."""
+    begin, ends = 0, np.cumsum(sizes)
+    while begin < len(sizes):
+        most = int(ends[begin]) + _BYTES_AT_ONCE
+        begin = max(min(int(np.searchsorted(ends, most)), begin + _MESSAGES_AT_ONCE), begin + 1)
+        yield begin
 
 
 def _checked(table: RecordTable, rows: Ints, buffer: Buffer, unwanted: int, holes: LogHoles) -> RecordTable | None:
@@ -145,10 +186,11 @@ class LaneCursor:
                 f"at {self.where:,}, had read it: start it again, or raise retention.reserved_hours or retention.max_bytes"
             ) from error
 
-    def read(self) -> Iterator[Message]:
+    def read(self, form: Form[Item]) -> Iterator[Piece[Item]]:
         """Gives the wanted messages from `where` to the lane's limit, in the log's order.
 
-        It stops at damage, and stores the error in `damage`.
+        Their places in the order are their timestamps. It stops at damage, and stores the error in
+        `damage`.
         """
         self.damage = None
         limit = self._index.limit
@@ -158,7 +200,7 @@ class LaneCursor:
         self._begin()
         for piece in self._index.log.walk(self._open, self.where, limit):
             if isinstance(piece, Step):
-                if not (yield from self._messages(piece)):
+                if not (yield from self._pieces(piece, form)):
                     return
                 self.where = piece.next_where
             elif not self._ignore_corrupt:
@@ -173,81 +215,46 @@ class LaneCursor:
         if self._skipped:
             self._skipped.tell(self._missing())
 
-    def read_values(self) -> Iterator[Values]:
-        """Gives only the values of the messages that `read` would give, many at a time.
-
-        It never goes on behind damage, so the cursor must have no `ignore_corrupt`.
-        """
-        self.damage = None
-        limit = self._index.limit
-        if self.where >= limit == self._checked:
-            return
-        self._begin()
-        for piece in self._index.log.walk(self._open, self.where, limit):
-            if not isinstance(piece, Step):
-                self.where, self.damage = piece.start, piece.error
-                return
-            rows = self._wanted(piece.table)
-            values = self._good_values(piece.table, rows) if len(rows) else []
-            if values is not None:
-                yield piece.table.store_timestamps[rows], values
-                self._order.pass_rows(piece.table, rows)
-            else:
-                # one by one, up to the damage; or all of them, because some are compressed
-                for message in self._messages(piece):
-                    yield np.array([message.timestamp]), [message.value]
-                if self._has_damage():
-                    return
-            self.where = piece.next_where
-        if limit == self._index.limit:
-            self._check_ends(limit)
-
-    def _has_damage(self) -> bool:
-        return self.damage is not None
-
-    def _good_values(self, table: RecordTable, rows: Ints) -> list[memoryview] | None:
-        """Returns the values of these records, or None if one of them is damaged or compressed.
-
-        A record that does not continue its queue counts as damaged.
-        """
-        if not self._order.continues(table, rows):
-            return None
-        buffer = self._open(table.buffer_start)
-        checked = _checked(table, rows, buffer, SysFlag.COMPRESSED, self._index.log.holes)
-        if checked is None:
-            return None
-        view, starts = memoryview(buffer), checked.body_positions
-        ends = starts + checked.body_sizes
-        return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-    def _messages(self, step: Step) -> Generator[Message, None, bool]:
+    def _pieces(self, step: Step, form: Form[Item]) -> Generator[Piece[Item], None, bool]:
         """Gives the wanted messages of a step. Returns False if it stopped at damage."""
         table = step.table
         rows = self._wanted(table)
         if not len(rows):
-            yield NOTHING_YET
+            yield rows, ()
             return True
         buffer = self._open(table.buffer_start)
         faults = {} if self._order.continues(table, rows) else self._faults(table, rows, buffer)
-        for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
-            some = rows[begin : begin + _MESSAGES_AT_ONCE]
-            checked = (
-                None if faults else _checked(table, some, buffer, SysFlag.COMPRESSED | HOSTS_V6, self._index.log.holes)
-            )
+        begin = 0
+        for end in _ends_of_pieces(table.sizes[rows]):
+            some = rows[begin:end]
+            checked = None if faults else _checked(table, some, buffer, form.unwanted, self._index.log.holes)
             if checked is not None:
-                for message in Message.of_table(checked, buffer):
-                    self._count(message)
-                    yield message
-            elif not (yield from self._one_by_one(table, rows, begin, begin + len(some), faults, buffer)):
-                return False
+                self._count(checked)
+                yield checked.store_timestamps, form.of_table(checked, buffer)
+            else:
+                # up to the damage; or all of them, because some are compressed
+                messages: list[Message] = []
+                is_good = self._one_by_one(table, rows, begin, end, faults, buffer, messages)
+                times = [message.timestamp for message in messages]
+                yield np.array(times, np.int64), [form.of_message(message) for message in messages]
+                if not is_good:
+                    return False
+            begin = end
         strays = [row for row, fault in faults.items() if fault.is_stray]
         self._order.pass_rows(table, np.setdiff1d(rows, strays) if strays else rows)
         return True
 
     def _one_by_one(
-        self, table: RecordTable, rows: Ints, begin: int, end: int, faults: dict[int, Fault], buffer: Buffer
-    ) -> Generator[Message, None, bool]:
-        """Gives the messages of rows[begin:end]. At damage it stops and returns False."""
+        self,
+        table: RecordTable,
+        rows: Ints,
+        begin: int,
+        end: int,
+        faults: dict[int, Fault],
+        buffer: Buffer,
+        messages: list[Message],
+    ) -> bool:
+        """Adds the messages of rows[begin:end]. At damage it stops and returns False."""
         for number, row in enumerate(rows[begin:end].tolist(), begin):
             position = int(table.positions[row])
             where = table.buffer_start + position
@@ -258,15 +265,16 @@ class LaneCursor:
                 if faults[row].is_stray:
                     continue
             try:
-                message = Message.of(self._decode(buffer, position, where))
+                message = message_of(self._decode(buffer, position, where))
             except CorruptRecord as error:
                 path = self._index.log.lane_directory.segment_path(table.buffer_start)
                 if not self._pass(where, CorruptRecord(error.reason, where, str(path))):
                     self._order.pass_rows(table, rows[:number])
                     return False
                 continue
-            self._count(message)
-            yield message
+            if self._ignore_corrupt:
+                self._given[message.topic] = self._given.get(message.topic, 0) + 1
+            messages.append(message)
         return True
 
     def _decode(self, buffer: Buffer, position: int, where: int) -> Record:
@@ -277,9 +285,11 @@ class LaneCursor:
             raise CorruptRecord(LOST_CRC, where)
         return record
 
-    def _count(self, message: Message) -> None:
+    def _count(self, table: RecordTable) -> None:
         if self._ignore_corrupt:
-            self._given[message.topic] = self._given.get(message.topic, 0) + 1
+            counts = np.bincount(table.topic_index, minlength=len(table.topics)).tolist()
+            for topic, count in zip(table.topics, counts, strict=True):
+                self._given[topic] = self._given.get(topic, 0) + count
 
     def _wanted(self, table: RecordTable) -> Ints:
         """Returns the rows of a table to be given out. Raises DataLoss if one was trimmed."""
@@ -403,12 +413,25 @@ class QueueCursor:
         """The log offset at which the queue's last record ends."""
         return self._end
 
-    def read(self) -> Iterator[Message]:
+    def read(self, form: Form[Item]) -> Iterator[Piece[Item]]:
         """Gives the messages from here to the queue's end.
 
-        At damage it stops, with the error in `damage`.
+        Their places in the order are their places in the log. At damage it stops, with the error in
+        `damage`.
         """
         self.damage = None
+        messages: list[Message] = []
+        taken = 0
+        for message in self._messages():
+            messages.append(message)
+            taken += len(message.value)
+            if len(messages) == _MESSAGES_AT_ONCE or taken >= _BYTES_AT_ONCE:
+                yield _piece(messages, form)
+                messages, taken = [], 0
+        if messages:
+            yield _piece(messages, form)
+
+    def _messages(self) -> Iterator[Message]:
         while self._next < self._stop:
             entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
             if not entries:
@@ -417,7 +440,7 @@ class QueueCursor:
                     return
             for where, size, _ in entries:
                 try:
-                    message = Message.of(record_of_entry(self._segments, self._queue, self._next, where, size))
+                    message = message_of(record_of_entry(self._segments, self._queue, self._next, where, size))
                 except (CorruptRecord, DamagedFile) as error:
                     if not self._pass(self._placed(error, where), self._next + 1):
                         return

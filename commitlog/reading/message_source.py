@@ -99,15 +99,15 @@ class MessageSource(Protocol):
     def begin(self, starts: QueueStarts) -> None:
         """Says where to begin, once, after `look`. Raises OffsetOutOfRange."""
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[Sequence[Message]]:
         """Gives all wanted messages up to the last look that were not given out, in their order.
 
-        Gives NOTHING_YET after a long walk without a message. Damage is raised after all good
-        messages before it and in other lanes were given out.
+        They come in pieces of some hundreds, and an empty one after a long walk without a message.
+        Damage is raised after all good messages before it and in other lanes were given out.
         """
 
     def values(self) -> Iterator[Sequence[bytes | memoryview]]:
-        """Gives the values that `messages` would give, in lists."""
+        """Gives the values of the messages that `messages` would give."""
 
     def refresh(self) -> None:
         """Looks for messages that came, and damage that was healed, since the last look.

@@ -157,13 +157,14 @@ class ReaderPosition:
 
     # ---- what is given out ----------------------------------------------------------------------
 
-    def given(self, message: Message) -> None:
-        """Notes that this message is given out, and so the message before it is done."""
+    def given(self, message: Message) -> Message:
+        """Notes that this message is given out, and so the one before it is done. Returns it."""
         self._no_child()
         self._last_is_done()
         self._last = message
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)
+        return message
 
     def waits(self) -> None:
         """Notes that the user asks for the next message and there is none yet.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 
 from commitlog.clock import Clock
 from commitlog.disk.consume_queue import is_light
 from commitlog.errors import DataLoss, OptionError, ReadingWarning
 from commitlog.message import Message
-from commitlog.reading.cursors import LaneCursor, QueueCursor
+from commitlog.reading.cursors import MESSAGES, VALUES, Form, Item, LaneCursor, QueueCursor
 from commitlog.reading.earlier_epochs import check_read
 from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.log_walk import RecentSegments
-from commitlog.reading.merged_values import merged_values
+from commitlog.reading.merged_lanes import merged
 from commitlog.reading.message_source import Wanted
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
@@ -93,14 +91,14 @@ class StoreMessages:
                 if wanted and known.first < known.end:
                     self._cursors[lane, topic] = QueueCursor(index, topic, segments, starts, ignore_corrupt)
 
-    def messages(self) -> Iterator[Message]:
-        order = attrgetter("physical_offset" if self._view.one_log else "timestamp")
-        yield from heapq.merge(*(cursor.read() for cursor in list(self._cursors.values())), key=order)
-        self._raise_damage()
+    def messages(self) -> Iterator[Sequence[Message]]:
+        return self._pieces(MESSAGES)
 
     def values(self) -> Iterator[Sequence[bytes | memoryview]]:
-        cursors = [cursor for cursor in self._cursors.values() if isinstance(cursor, LaneCursor)]
-        yield from merged_values(cursor.read_values() for cursor in cursors)
+        return self._pieces(VALUES)
+
+    def _pieces(self, form: Form[Item]) -> Iterator[Sequence[Item]]:
+        yield from merged(cursor.read(form) for cursor in list(self._cursors.values()))
         self._raise_damage()
 
     def _raise_damage(self) -> None:

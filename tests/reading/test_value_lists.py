@@ -13,7 +13,7 @@ import pytest
 
 from commitlog import CommitLogError, Reader
 from commitlog.errors import CorruptRecord, OptionError
-from commitlog.reading.merged_values import merged_values
+from commitlog.reading.merged_lanes import merged
 from tests.builders.hand_made import HandMadeStore
 
 
@@ -35,7 +35,7 @@ def test_merged_as_heapq_merges(seed: int) -> None:
     if seed % 2:
         lanes = [sorted(lane, key=itemgetter(0)) for lane in lanes]
     wanted = [value for _, value in heapq.merge(*lanes, key=itemgetter(0))]
-    found = merged_values(in_pieces(lane, chosen) for lane in lanes)
+    found = merged(in_pieces(lane, chosen) for lane in lanes)
     assert [bytes(value) for values in found for value in values] == wanted
 
 

@@ -15,6 +15,8 @@ pub const SYS_FLAG_AT: usize = 36;
 pub const BORN_TIMESTAMP_AT: usize = 40;
 /// With an IPv4 born host. HOST_V6_MORE is added for an IPv6 one.
 pub const STORE_TIMESTAMP_AT: usize = 56;
+/// With an IPv4 born host, as STORE_TIMESTAMP_AT.
+pub const STORE_HOST_AT: usize = 64;
 /// Up to the body, with two IPv4 hosts.
 pub const HEAD_V4_BYTES: usize = 88;
 pub const HOST_V6_MORE: usize = 12;
@@ -35,7 +37,7 @@ pub const CRC_PROPERTY_START: &[u8; 9] = b"__CRC32#\x01";
 pub const CRC_PROPERTY_END: u8 = 2;
 
 /// The numbers above by the names that Python has for them, for the test that compares them.
-pub const NUMBERS: [(&str, usize); 19] = [
+pub const NUMBERS: [(&str, usize); 20] = [
     ("TOTAL_SIZE_AT", TOTAL_SIZE_AT),
     ("MAGIC_AT", MAGIC_AT),
     ("QUEUE_ID_AT", QUEUE_ID_AT),
@@ -43,6 +45,7 @@ pub const NUMBERS: [(&str, usize); 19] = [
     ("PHYSICAL_OFFSET_AT", PHYSICAL_OFFSET_AT),
     ("SYS_FLAG_AT", SYS_FLAG_AT),
     ("STORE_TIMESTAMP_AT", STORE_TIMESTAMP_AT),
+    ("STORE_HOST_AT", STORE_HOST_AT),
     ("HEAD_V4_BYTES", HEAD_V4_BYTES),
     ("HOST_V6_MORE", HOST_V6_MORE),
     ("BODY_LENGTH_BYTES", BODY_LENGTH_BYTES),

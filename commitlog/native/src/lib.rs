@@ -9,6 +9,7 @@ mod failpoints;
 mod forks;
 mod layout;
 mod memory;
+mod message;
 mod properties;
 mod scan;
 mod tags;
@@ -16,7 +17,7 @@ mod tags;
 use pyo3::prelude::*;
 
 /// Changes whenever a signature here changes. `commitlog/native/__init__.py` refuses another one.
-const ABI: u32 = 2;
+const ABI: u32 = 3;
 
 #[pymodule]
 mod _core {
@@ -24,6 +25,8 @@ mod _core {
     use super::appender::{Appender, Topic};
     #[pymodule_export]
     use super::batch::{encode_batch, measure};
+    #[pymodule_export]
+    use super::message::{message_class, messages};
     #[pymodule_export]
     use super::properties::keyed_properties;
     #[pymodule_export]
