@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from commitlog.columns.read_plan import ReadOptions
 from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
 from commitlog.reading.starting_point import parse_starts
-from commitlog.remote.topic_reading import open_topic
+from commitlog.remote.topic_reading import WantedRange, open_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,13 +66,8 @@ def read_arrow(
     CertificateRefused, ServerError.
     """
     files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
+    place = address_of(path, Credentials(token, *files), OF_READ_ARROW) or path
+    options = ReadOptions(isolation, fail_on_data_loss, ignore_corrupt, reader="read_arrow")
     return open_topic(
-        address_of(path, Credentials(token, *files), OF_READ_ARROW) or path,
-        topic,
-        parse_starts(start),
-        parse_starts(end),
-        columns=columns,
-        metadata=metadata,
-        values=values,
-        options=ReadOptions(isolation, fail_on_data_loss, ignore_corrupt, reader="read_arrow"),
+        place, WantedRange(topic, parse_starts(start), parse_starts(end), options, columns, metadata, values)
     )

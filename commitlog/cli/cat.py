@@ -181,14 +181,12 @@ def _print_values(out: BinaryIO, reader: Reader, count: int | None) -> None:
 def _rows(place: Address | str, topic: str, start: str, isolation: Isolation, skip_corrupt: bool) -> Iterator[bytes]:
     from commitlog.columns.read_plan import ReadOptions
     from commitlog.reading.starting_point import parse_starts
-    from commitlog.remote.topic_reading import open_topic
+    from commitlog.remote.topic_reading import WantedRange, open_topic
     from commitlog.schemas.row_lines import lines_of
 
     options = ReadOptions(isolation.value, ignore_corrupt=skip_corrupt, reader="cat")
-    start_at, end_at = parse_starts(start), parse_starts("latest")
-    for batch in open_topic(
-        place, topic, start_at, end_at, columns=None, metadata=False, values="columns", options=options
-    ):
+    wanted = WantedRange(topic, parse_starts(start), parse_starts("latest"), options, values="columns")
+    for batch in open_topic(place, wanted):
         yield from lines_of(batch)
 
 

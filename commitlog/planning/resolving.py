@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.columns.read_plan import ReadPlan, Slice
+from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
 from commitlog.planning.options import SourceOptions
 from commitlog.planning.row_limit import QueueKey
@@ -162,7 +162,7 @@ class Resolver:
 
     def plans(self, ranges: dict[QueueKey, tuple[int, int]]) -> list[ReadPlan]:
         """Plans the reading of queue offsets [begin, end). Raises DataLoss, OffsetOutOfRange."""
-        present = self._kept(ranges)
+        present = kept_ranges(self.index, ranges, self.options.read)
         work = self.index.work(present) if present else []
         cores = len(os.sched_getaffinity(0))  # right for a local session; the cores of a cluster are not known here
         self._check_tasks(sum(item.slice.rows for item in work))
@@ -187,29 +187,35 @@ class Resolver:
 
         Raises DataLoss, OffsetOutOfRange.
         """
-        present = self._kept(ranges)
+        present = kept_ranges(self.index, ranges, self.options.read)
         ends = self.index.limit_rows(present, most, first, self.options.read) if present else {}
         return {key: ends.get(key, end) for key, (_, end) in ranges.items()}
 
-    def _kept(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> dict[QueueKey, tuple[int, int]]:
-        """The parts of the ranges that the store still has. Raises DataLoss, OffsetOutOfRange."""
-        wanted = {key: bounds for key, bounds in ranges.items() if bounds[0] < bounds[1]}
-        queues = {topic: self.index.ranges(topic) for topic in {topic for topic, _ in wanted}}
-        parts = ((key, self._part(key, *bounds, queues[key[0]].get(key[1]))) for key, bounds in wanted.items())
-        return {key: part for key, part in parts if part}
 
-    def _part(self, key: QueueKey, begin: int, end: int, queue: QueueRange | None) -> tuple[int, int] | None:
-        """The part of a range that a queue still has. Raises DataLoss, OffsetOutOfRange."""
-        topic, lane = key
-        if queue is None:
-            data_loss(self.options, gone(topic, lane, f"the offsets [{begin}, {end}) were to be read"))
-            return None
-        if end > queue.end:
-            raise OffsetOutOfRange(beyond_end(topic, lane, end, queue.end, live=self.index.live))
-        if begin < queue.first:
-            data_loss(self.options, lost(topic, lane, begin, min(queue.first, end), queue.first))
-            begin = min(queue.first, end)
-        return (begin, end) if begin < end else None
+def kept_ranges(
+    index: StoreIndex, ranges: Mapping[QueueKey, tuple[int, int]], options: ReadOptions
+) -> dict[QueueKey, tuple[int, int]]:
+    """The parts of the ranges that the store still has. Raises DataLoss, OffsetOutOfRange."""
+    wanted = {key: bounds for key, bounds in ranges.items() if bounds[0] < bounds[1]}
+    queues = {topic: index.ranges(topic) for topic in {topic for topic, _ in wanted}}
+    parts = ((key, _part(index, options, key, *bounds, queues[key[0]].get(key[1]))) for key, bounds in wanted.items())
+    return {key: part for key, part in parts if part}
+
+
+def _part(
+    index: StoreIndex, options: ReadOptions, key: QueueKey, begin: int, end: int, queue: QueueRange | None
+) -> tuple[int, int] | None:
+    """The part of a range that a queue still has. Raises DataLoss, OffsetOutOfRange."""
+    topic, lane = key
+    if queue is None:
+        refuse_loss(index.path, options, gone(topic, lane, f"the offsets [{begin}, {end}) were to be read"))
+        return None
+    if end > queue.end:
+        raise OffsetOutOfRange(beyond_end(topic, lane, end, queue.end, live=index.live))
+    if begin < queue.first:
+        refuse_loss(index.path, options, lost(topic, lane, begin, min(queue.first, end), queue.first))
+        begin = min(queue.first, end)
+    return (begin, end) if begin < end else None
 
 
 def beyond_end(topic: str, lane: int, wanted: int, end: int, *, live: bool) -> str:
@@ -235,6 +241,12 @@ def gone(topic: str, lane: int, wanted: str) -> str:
 
 def data_loss(options: SourceOptions, text: str) -> None:
     """Raises DataLoss, or logs a warning if failOnDataLoss=false lets the query go on."""
-    if options.read.fail_on_data_loss:
-        raise DataLoss(f"{text}. Option failOnDataLoss=false goes on without them")
-    log.warning("%s: %s; failOnDataLoss=false, so the query goes on without them", options.path, text)
+    refuse_loss(options.path, options.read, text)
+
+
+def refuse_loss(path: str, options: ReadOptions, text: str) -> None:
+    """Raises DataLoss, or logs a warning if the options accept a loss."""
+    wording = options.wording
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{text}. {wording.option} {wording.accept_loss} goes on without them")
+    log.warning("%s: %s; %s, so reading goes on without them", path, text, wording.accept_loss)

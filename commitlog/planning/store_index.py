@@ -66,6 +66,10 @@ class StoreIndex(Protocol):
         """The id of the store, or "" for a RocketMQ store root, which has none."""
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """See LogView.identity: it differs once another store, or another copy, is at the path."""
+
+    @property
     def epoch(self) -> int:
         """The number of the epoch that the store is in: see `disk/epochs.py`."""
 
@@ -154,7 +158,6 @@ class LocalIndex:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """See LogView.identity: it differs once another store, or another copy, is at the path."""
         return self._view.identity
 
     @property

@@ -1,4 +1,4 @@
-"""Finds the queue offsets of topics between two starts."""
+"""Finds the queue offsets that a start means in the queues of topics."""
 
 from __future__ import annotations
 
@@ -9,18 +9,6 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.starting_point import QueueStarts, resolve
-
-
-def ranges_between(
-    index: StoreIndex, topics: Iterable[str], start: QueueStarts, end: QueueStarts
-) -> dict[QueueKey, tuple[int, int]]:
-    """The offsets [begin, end) of each queue that has any, in the order of topic and lane.
-
-    Bounds with `ago` must have become times before. Raises OffsetOutOfRange.
-    """
-    topics = list(topics)
-    begins, ends = offsets_of(index, topics, start), offsets_of(index, topics, end)
-    return {key: (begin, ends[key]) for key, begin in begins.items() if begin < ends[key]}
 
 
 def offsets_of(

@@ -55,6 +55,11 @@ class RemoteIndex:
         return self._looked.store_id
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """The store's id. Nobody here knows whether the server's store is a restored copy."""
+        return (self.store_id,)
+
+    @property
     def epoch(self) -> int:
         return self._looked.epoch
 
