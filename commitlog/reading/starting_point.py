@@ -91,7 +91,9 @@ class QueueStarts:
         return self.other == EARLIEST and not self.offsets
 
 
-def parse_starts(start: str | int | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK) -> QueueStarts:
+def parse_starts(
+    start: str | int | datetime | Mapping[str, Mapping[int, int]], clock: Clock = SYSTEM_CLOCK
+) -> QueueStarts:
     """Reads a start for all queues, or offsets for single ones (a mapping, or JSON).
 
     If offsets are given, queues without one begin at the earliest. `ago` counts from now. Raises
@@ -125,7 +127,7 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
             raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is not a mapping; {_SHAPE}")
         queue = found[topic] = {}
         for lane, number in lanes.items():
-            is_lane = re.fullmatch(r"[0-9]{1,9}", str(lane)) and not isinstance(lane, bool)
+            is_lane = re.fullmatch(r"[0-9]{1,10}", str(lane)) and not isinstance(lane, bool)
             if not is_lane or type(number) is not int or not smallest <= number < _NUMBER_END:
                 raise BadStart(
                     f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is not an offset; {_SHAPE}"
@@ -134,7 +136,9 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
     return found
 
 
-def parse_start(text: str | int, *, offsets: bool = True, zone: Callable[[], tzinfo | None] = lambda: None) -> Start:
+def parse_start(
+    text: str | int | datetime, *, offsets: bool = True, zone: Callable[[], tzinfo | None] = lambda: None
+) -> Start:
     """Reads a start. A time without a zone is in that of `zone()`, or local time if that is None.
 
     `offsets` says whether a plain number is allowed as an offset. Raises BadStart, which lists what

@@ -164,6 +164,18 @@ def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bo
     return None
 
 
+def _place(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a store's directory.
+
+    A restored copy has the id of its store, but another inode.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None  # who opens a file of it says why
+    return found.st_dev, found.st_ino
+
+
 _NOT_LOADED = (-1, -1)
 """No stamp of a file."""
 
@@ -189,23 +201,12 @@ class StoreView:
         )
         stamp = self.directory.file_stamp()  # None: `load` says what is wrong
         place = None
-        while place is None or place != self._place():  # it may be moved meanwhile
-            place = self._place()
+        while place is None or place != _place(self.path):  # it may be moved meanwhile
+            place = _place(self.path)
             self.facts = self.directory.load()
         self.identity: tuple[object, ...] = self.facts.id, place
         self.control = attach_control(self.directory, self.facts)
         self._stamp = stamp
-
-    def _place(self) -> tuple[int, int] | None:
-        """Device and inode of the directory.
-
-        A restored copy has the id of its store, but another inode.
-        """
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None  # `load` says why
-        return found.st_dev, found.st_ino
 
     @property
     def store_id(self) -> str:
@@ -317,7 +318,7 @@ class RocketMQView:
     """
 
     live, one_log, is_replica, store_id, pool = False, True, False, "", None
-    epoch, epochs, identity = 0, (), ()
+    epoch, epochs = 0, ()
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
         self.path, self.channel = checked_path(path), channel
@@ -328,6 +329,7 @@ class RocketMQView:
 
     def refresh(self) -> None:
         """Lists the segment files anew."""
+        self.identity: tuple[object, ...] = "", _place(self.path)
         segments = MappedFileQueue(self.path / "commitlog", self.segment_bytes, self.channel)
         self._first, self._end = segments.first, segments.end
         self._halted = (self.path / "abort").exists()
