@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from commitlog.reader import Reader
     from commitlog.receipt import BatchReceipt, Level, Receipt
     from commitlog.remote.remote_producer import RemoteProducer, RemoteReceipt
+    from commitlog.scan import Scan, read
     from commitlog.schemas.topic_schemas import TopicSchema
     from commitlog.shm.counters import Throughput
     from commitlog.statistics import (
@@ -71,6 +72,7 @@ __all__ = [
     "RemoteReceipt",
     "RetentionStatistics",
     "RowWriter",
+    "Scan",
     "StageStatistics",
     "StopReport",
     "Store",
@@ -80,6 +82,7 @@ __all__ = [
     "__version__",
     "backup",
     "errors",
+    "read",
     "read_arrow",
 ]
 
@@ -103,12 +106,14 @@ _HOMES = {
     "RemoteReceipt": "remote.remote_producer",
     "RetentionStatistics": "statistics",
     "RowWriter": "appending.row_writer",
+    "Scan": "scan",
     "StageStatistics": "statistics",
     "StopReport": "status",
     "Store": "store",
     "StoreStatistics": "statistics",
     "Throughput": "shm.counters",
     "backup": "backups.store_backup",
+    "read": "scan",
     "read_arrow": "arrow",
     "TopicSchema": "schemas.topic_schemas",
 }

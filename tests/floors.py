@@ -73,6 +73,9 @@ FLOORS: tuple[dict[str, str], ...] = (
         "reader": "`Reader`",
     },
     {
+        "scan": "`read` and its `Scan`: a topic as a table, or message by message",
+    },
+    {
         "store": "`Store`: starts and stops the stages",
         "stream_producer": "the producer of a stream of batches: of a task of Spark's sink, or of a server's client",
         "logging": "a handler that sends what a program logs to a store",

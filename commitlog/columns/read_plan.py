@@ -69,6 +69,9 @@ _WORDINGS = {
     "read_arrow": Wording(
         "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call read_arrow again", 'values="bytes"'
     ),
+    "read": Wording(
+        "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call commitlog.read again", 'values="bytes"'
+    ),
     "cat": Wording("Option", "--skip-corrupt", "--from earliest", "Run the command again", "cat without --rows"),
     "forward": Wording("Option", "--accept-loss", "--accept-loss", "Start the forwarder again"),
 }
@@ -89,7 +92,7 @@ class ReadOptions:
     values: Values = "bytes"
     mode: JsonMode = "PERMISSIVE"
     corrupt_column: str = "_corrupt_record"
-    reader: Literal["spark", "read_arrow", "cat", "forward"] = "spark"
+    reader: Literal["spark", "read_arrow", "read", "cat", "forward"] = "spark"
 
     @property
     def wording(self) -> Wording:

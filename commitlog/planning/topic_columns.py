@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 import pyarrow as pa
 
@@ -38,8 +39,18 @@ def columns_of(
     elif isinstance(columns, Collection) and not isinstance(columns, str):
         names = tuple(columns)
     if not names or any(names.count(name) > 1 or name not in available.names for name in names):
-        raise IllegalArgument(f"columns={columns!r}: give a list of some of {', '.join(available.names)}, each once")
+        raise IllegalArgument(
+            f"columns={columns!r}: {_meant(names, available.names)}give a list of some of {', '.join(available.names)}, each "
+            "once"
+        )
     return pa.schema([available.field(name) for name in names])
+
+
+def _meant(names: Collection[object], known: list[str]) -> str:
+    """The columns that misspelt names may mean, as a question; "" if there is none like them."""
+    texts = [name for name in names if isinstance(name, str) and name not in known]
+    found = [like[0] for name in texts if (like := get_close_matches(name, known, n=1))]
+    return f"did you mean {' and '.join(found)}? " if found else ""
 
 
 def shared_schema(options: SourceOptions, known: Mapping[str, TopicSchema]) -> TopicSchema:

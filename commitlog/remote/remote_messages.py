@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -41,8 +41,8 @@ _SCHEMA = pa.schema([(name, COLUMN_TYPES[name]) for name in (*_NAMES, "propertie
 class RemoteMessages:
     """An iterator over messages. Lanes are merged by time, as a Reader does it.
 
-    With `follow` it waits for more at the end. `start` has no `ago` any more. Raises what
-    `read_arrow` raises of a URL.
+    With `follow` it waits for more at the end. `ends`, by lane, are those of its one topic: nothing
+    behind them is read. `start` has no `ago` any more. Raises what `read_arrow` raises of a URL.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class RemoteMessages:
         isolation: Isolation = "flushed",
         follow: bool = False,
         ignore_corrupt: bool = False,
+        ends: Mapping[int, int] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._address, self._clock = address, clock
+        self._address, self._clock, self._ends = address, clock, ends
         self._options = ReadOptions(isolation, ignore_corrupt=ignore_corrupt, reader="cat")
         self._named, self._follow = sorted(set(topics)), follow
         self._lanes = LaneChoice.of(lanes, None)
@@ -114,8 +115,9 @@ class RemoteMessages:
             for lane in filter(self._lanes.__contains__, known):
                 queue = known[lane]
                 begin = self._next.get((topic, lane), queue.first)
-                if begin < queue.end:
-                    found[topic, lane] = begin, queue.end
+                end = queue.end if self._ends is None else min(queue.end, self._ends.get(lane, 0))
+                if begin < end:
+                    found[topic, lane] = begin, end
         return found
 
     def _order(self, message: Message) -> tuple[int, int, int]:

@@ -10,13 +10,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
+import duckdb
+import pandas
+import polars
 import pytest
 
 import commitlog
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("config", "errors", "logging", "spark", "tracing")
-DOORS = (commitlog.Store, commitlog.Producer, commitlog.Reader, commitlog.Receipt, commitlog.BatchReceipt)
+FRAMES = {"duckdb": duckdb, "pandas": pandas, "polars": polars}
+"""Modules that a Scan's types name, and that nothing imports before somebody asks for a frame."""
+DOORS = (
+    commitlog.Store,
+    commitlog.Producer,
+    commitlog.Reader,
+    commitlog.Receipt,
+    commitlog.BatchReceipt,
+    commitlog.Scan,
+)
 
 
 def test_every_name_loads() -> None:
@@ -53,7 +65,7 @@ def test_every_type_of_a_public_call_is_exported() -> None:
         for name, call in vars(door).items():
             function = call.__func__ if isinstance(call, classmethod) else getattr(call, "fget", call)
             if (name == "__init__" or not name.startswith("_")) and callable(function):
-                namespace = {**vars(sys.modules[door.__module__]), **vars(commitlog)}
+                namespace = {**vars(sys.modules[door.__module__]), **vars(commitlog), **FRAMES}
                 for hint in get_type_hints(function, globalns=namespace).values():
                     found |= set(parts(hint))
     for kind in [*found]:

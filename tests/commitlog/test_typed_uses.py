@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -32,6 +33,7 @@ from commitlog import (
     RemoteReceipt,
     RetentionStatistics,
     RowWriter,
+    Scan,
     StageStatistics,
     StopReport,
     Store,
@@ -43,8 +45,8 @@ from commitlog import (
 USED = {
     *("AppendMessageStatus", "BackupReport", "BatchReceipt", "Clock", "CommitLogError", "Config", "LaneStatistics"),
     *("Level", "Message", "Producer", "PutMessageStatus", "Reader", "ReaderStatistics", "Receipt", "RemoteProducer"),
-    *("RemoteReceipt", "RetentionStatistics", "RowWriter", "StageStatistics", "StopReport", "Store"),
-    *("StoreStatistics", "Throughput", "TopicSchema", "__version__", "backup", "errors", "read_arrow"),
+    *("RemoteReceipt", "RetentionStatistics", "RowWriter", "Scan", "StageStatistics", "StopReport", "Store"),
+    *("StoreStatistics", "Throughput", "TopicSchema", "__version__", "backup", "errors", "read", "read_arrow"),
 }
 LEVELS: tuple[Level, ...] = ("accepted", "committed", "flushed")
 
@@ -109,6 +111,13 @@ def of_reading(path: Path) -> None:
         assert_type(reader.value_lists(), Iterator[Sequence[bytes | memoryview]])
     table: Any = commitlog.read_arrow(path, "typed").read_all()
     assert table["id"].to_pylist() == [1, 2, 3]
+    scan = commitlog.read(path, "orders", start=datetime(2000, 1, 1), end="latest", lanes={0}, columns=["value"])
+    assert_type(scan, Scan)
+    assert_type(scan.select("offset"), Scan)
+    assert_type(scan.messages(), Iterator[Message])
+    assert_type(scan.count(), int)
+    assert_type(scan.end_offsets, dict[str, dict[int, int]])
+    assert commitlog.read(path, "orders", start=scan.end_offsets).count() == 0
     with pytest.raises(CommitLogError) as caught:
         Producer(path)
     assert_type(caught.value, CommitLogError)
