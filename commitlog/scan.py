@@ -20,6 +20,7 @@ from commitlog.columns.read_plan import ReadOptions
 from commitlog.disk.store_directory import checked_path
 from commitlog.errors import IllegalArgument, MissingPackage, OffsetOutOfRange, how_to_install
 from commitlog.message import Message
+from commitlog.notebook import html_table
 from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
 from commitlog.planning.topic_columns import columns_of
 from commitlog.reader import Reader
@@ -282,7 +283,19 @@ class Scan:
         return Reader(place, topic, start={topic: begins}, lanes=lanes, isolation=isolation, ignore_corrupt=ignores)
 
     def __repr__(self) -> str:
-        return f"<Scan {self.topic} of {self.path}>"
+        bounds = self._range.bounds.values()
+        counts = f"lanes={len(bounds)}, messages={sum(end - begin for begin, end in bounds)}"
+        return f"Scan({self.path!r}, {self.topic!r}, {counts})"
+
+    def _repr_html_(self) -> str:
+        """Its lanes and columns, in a notebook. Nothing is read for it."""
+        lanes = [(lane, begin, end, end - begin) for (_, lane), (begin, end) in self._range.bounds.items()]
+        return "".join(
+            (
+                html_table(f"Topic {self.topic} of {self.path}", lanes, ("lane", "first offset", "end", "messages")),
+                html_table("Columns", [(field.name, str(field.type)) for field in self.schema], ("column", "type")),
+            )
+        )
 
 
 def _need(package: str, method: str) -> None:

@@ -16,6 +16,7 @@ from commitlog.disk.locks import holder_of, is_leased, is_running
 from commitlog.disk.processes import has_open
 from commitlog.disk.replica_mark import load_mark, superseded_by
 from commitlog.errors import disk_error, is_refusal
+from commitlog.notebook import ShownByFields, html_table
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.counters import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
@@ -39,9 +40,11 @@ RETENTION_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class LaneStatistics:
+@dataclass(frozen=True, repr=False)
+class LaneStatistics(ShownByFields):
     """The statistics of one lane. Positions are in bytes of the lane's log."""
+
+    _IN_REPR = ("lane", "messages", "wrote", "committed", "flushed")
 
     lane: int
     first: int
@@ -80,12 +83,14 @@ class LaneStatistics:
     """How many replicas are in sync."""
 
 
-@dataclass(frozen=True)
-class StageStatistics:
+@dataclass(frozen=True, repr=False)
+class StageStatistics(ShownByFields):
     """The statistics of one stage process. `p50_us` and `p99_us` are the durations of its actions.
 
     An action is a commit, a sync, a segment that is made, or records that are placed.
     """
+
+    _IN_REPR = ("stage", "pid", "actions", "p99_us")
 
     stage: str
     pid: int
@@ -105,9 +110,11 @@ class StageStatistics:
     """When the stage's process began to work (wall time); 0 if none has worked in this pool."""
 
 
-@dataclass(frozen=True)
-class RetentionStatistics:
+@dataclass(frozen=True, repr=False)
+class RetentionStatistics(ShownByFields):
     """How much retention has deleted in this run, and what prevents it from deleting more."""
+
+    _IN_REPR = ("deleted_segments", "deleted_bytes", "disk_used_percent")
 
     deleted_segments: int
     deleted_bytes: int
@@ -117,7 +124,7 @@ class RetentionStatistics:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoreStatistics:
     """The statistics of a store. A properly closed store has only positions, no counters."""
 
@@ -157,10 +164,43 @@ class StoreStatistics:
             return "closing" if self.closing else "running"
         return "killed" if self.killed else "stopped"
 
+    def __repr__(self) -> str:
+        counts = f"lanes={len(self.lanes)}, messages={sum(lane.messages for lane in self.lanes)}"
+        return f"StoreStatistics({self.path!r}, state={self.state!r}, {counts}, …)"
 
-@dataclass(frozen=True)
-class ReaderStatistics:
+    def _repr_html_(self) -> str:
+        """The store with its lanes and stages, as `commitlog stat` has them."""
+        rates = [
+            (f"messages/s in {rate.window_seconds} s", f"{rate.messages_per_second:,.0f}") for rate in self.throughput
+        ]
+        lanes = [
+            (
+                one.lane,
+                one.producer or None,
+                one.messages,
+                one.wrote - one.first,
+                one.wrote - one.flushed,
+                one.faults or None,
+            )
+            for one in self.lanes
+        ]
+        stages = [(one.stage, one.pid or None, one.actions, one.p50_us, one.p99_us) for one in self.stages]
+        return "".join(
+            (
+                html_table(f"Store {self.path}: {self.state}", rates),
+                html_table(
+                    "Lanes", lanes, ("lane", "producer", "messages", "bytes kept", "bytes not flushed", "faults")
+                ),
+                html_table("Stages", stages, ("stage", "pid", "actions", "p50 µs", "p99 µs")) if stages else "",
+            )
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class ReaderStatistics(ShownByFields):
     """How many messages a reader has given out, and how many bytes of each lane it has not read."""
+
+    _IN_REPR = ("messages", "behind_bytes")
 
     messages: int
     positions: dict[int, int]

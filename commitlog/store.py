@@ -35,6 +35,7 @@ from commitlog.errors import (
     refuse_copy,
 )
 from commitlog.forks import leave_in_child, settle
+from commitlog.notebook import html_table
 from commitlog.status import StopReport
 from commitlog.threads import Background
 
@@ -352,6 +353,13 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Its statistics as a table, in a notebook."""
+        try:
+            return self.statistics()._repr_html_()
+        except (CommitLogError, OSError) as error:  # it is gone, or damaged
+            return html_table(repr(self), [(str(error),)])
 
 
 def drain(path: str | os.PathLike[str], config: Mapping[str, Any]) -> StopReport:

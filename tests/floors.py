@@ -36,6 +36,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "config_file": "a configuration in TOML",
+        "notebook": "how objects show themselves: a short repr, and a table of HTML in a notebook",
     },
     {
         "record": "the bytes of a record: one at a time, or many by columns",
