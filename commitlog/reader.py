@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from operator import length_hint
+from functools import partial
 from types import TracebackType
 from typing import Literal
 
@@ -33,6 +33,7 @@ from commitlog.errors import (
     refuse_copy,
 )
 from commitlog.message import Message
+from commitlog.reading.hand import Hand
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import MessageSource, Wanted
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
@@ -120,14 +121,11 @@ class Reader:
         starts = parse_starts(start, clock)
         choice = LaneChoice.of(lanes, members)
         self._position: ReaderPosition | None = None
-        self._given_before, self._in_hand = 0, 0
-        """How many messages were given out before those in hand, and how many these are."""
-        self._left: Iterator[Message] = iter(())
-        """Those in hand that are left."""
-        self._next: Iterator[Message] = self._left
-        """Gives them out."""
+        self._hand = Hand()
         self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
         self._closed, self._failure = False, ""
+        self._held: Exception | None = None
+        """An error that is raised at the next call, because a batch was given out before it."""
         self._last_statistics: ReaderStatistics | None = None
         self._pieces = self._read(refresh=follow)  # messages that came since are given out too
         wanted = Wanted(self.topics, choice, isolation, follow, ignore_corrupt)
@@ -137,6 +135,7 @@ class Reader:
             if name is not None:
                 kept = self._source.keep_position(name)
                 self._position = ReaderPosition(kept, name, self.topics, choice, auto_commit_seconds, clock)
+                self._hand = Hand(self._position.given)
             self._begin(starts, fail_on_data_loss=fail_on_data_loss)
         except BaseException as error:
             self.close()
@@ -164,7 +163,7 @@ class Reader:
         return self
 
     def __next__(self) -> Message:
-        message = next(self._next, None)
+        message = next(self._hand.next, None)
         while message is None:
             if self._is_at_end:
                 self._source.wait(self._rest())
@@ -193,6 +192,55 @@ class Reader:
             if self._is_at_end:
                 self._source.wait(min(self._rest(), left))
 
+    def batches(self, most: int = 1000, timeout: float | None = None) -> Iterator[list[Message]]:
+        """Gives the messages in lists: those that are there, and at most `most` of them.
+
+            for messages in reader.batches():
+                store(messages)
+                reader.commit()
+
+        A reader that follows waits for the first message of a list, at most `timeout` seconds
+        (None: no limit). If none came it gives an empty list, so that the loop can do other things
+        too. Otherwise the lists end with the messages.
+
+        A list counts as given out, and as done when the next one is asked for: see `commit`. Lists
+        and single messages may take turns. An error is raised after the good messages before it,
+        and `next` may be called again as for the reader itself. Raises what `next` raises, and
+        IllegalArgument for a `most` or a timeout that can't be.
+        """
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise IllegalArgument(f"batches: most is a number of messages from 1 on, not {most!r}")
+        return iter(partial(self._batch, most, limit_ns(timeout)), None)
+
+    def _batch(self, most: int, limit: float) -> list[Message]:
+        deadline = self._clock.monotonic_ns() + limit
+        batch: list[Message] = []
+        try:
+            while True:
+                batch += self._hand.take(most - len(batch))
+                if len(batch) == most:
+                    break
+                self._take_in_hand()
+                if not self._hand:
+                    left = (deadline - self._clock.monotonic_ns()) / 1e9
+                    if batch or left <= 0:
+                        break
+                    if self._is_at_end:
+                        self._source.wait(min(self._rest(), left))
+        except StopIteration:
+            if not batch:
+                raise
+        except Exception as error:
+            if not batch:
+                raise
+            self._held = error
+        except BaseException:  # an interrupt: nobody gets the batch now
+            self._hand.take_back(batch)
+            raise
+        if self._position is not None:
+            self._position.given_up_to({(each.topic, each.partition): each.offset + 1 for each in batch})
+        return batch
+
     def __aiter__(self) -> Reader:
         return self
 
@@ -207,7 +255,7 @@ class Reader:
         """
         import asyncio
 
-        if self._given % _MESSAGES_IN_A_ROW == 0:
+        if self._hand.given % _MESSAGES_IN_A_ROW == 0:
             await asyncio.sleep(0)  # lets other tasks run, even if there is always a message
         while True:
             try:
@@ -223,10 +271,10 @@ class Reader:
 
         Raises StopIteration at the end and after `close`.
         """
-        message = next(self._next, None)
+        message = next(self._hand.next, None)
         if message is None:
             self._take_in_hand()
-            message = next(self._next, None)
+            message = next(self._hand.next, None)
         return message
 
     def _take_in_hand(self) -> None:
@@ -234,6 +282,9 @@ class Reader:
 
         Raises StopIteration at the end and after `close`.
         """
+        if self._held is not None:
+            held, self._held = self._held, None
+            raise held
         try:
             piece = next(self._pieces)
         except StopIteration:
@@ -248,18 +299,12 @@ class Reader:
                 raise read_error(error, self._source.path) from error
             raise
         if piece:
-            self._given_before, self._in_hand = self._given, len(piece)
-            self._left = iter(piece)
-            self._next = self._left if self._position is None else map(self._position.given, self._left)
+            self._hand.fill(piece)
         elif self._position is not None:
             self._position.waits()
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
             raise StopIteration
-
-    @property
-    def _given(self) -> int:
-        return self._given_before + self._in_hand - length_hint(self._left)
 
     def _read(self, *, refresh: bool) -> Generator[Sequence[Message], None, None]:
         """Gives all messages in their order, a piece of the log at a time.
@@ -302,8 +347,8 @@ class Reader:
 
         They grow each time, until a message comes.
         """
-        fresh = self._given != self._given_at_rest
-        self._given_at_rest = self._given
+        fresh = self._hand.given != self._given_at_rest
+        self._given_at_rest = self._hand.given
         self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
         return self._rest_seconds
 
@@ -384,10 +429,10 @@ class Reader:
         try:
             self._last_statistics = self._statistics()
         except (CommitLogError, OSError):  # the store is gone, or damaged: to close a reader of it is no error
-            self._last_statistics = ReaderStatistics(self._given, {}, {})
+            self._last_statistics = ReaderStatistics(self._hand.given, {}, {})
 
     def _statistics(self) -> ReaderStatistics:
-        return ReaderStatistics(self._given, *self._source.progress())
+        return ReaderStatistics(self._hand.given, *self._source.progress())
 
     @property
     def closed(self) -> bool:
@@ -406,8 +451,7 @@ class Reader:
         given out last counts only if the reader was asked for another one.
         """
         self._closed = True
-        self._given_before, self._in_hand = self._given, 0
-        self._next = self._left = iter(())
+        self._hand.fill(())
         try:
             self._pieces.close()
         except ValueError:  # a `next` is running: it sees at its end that the reader is closed, and calls this

@@ -9,8 +9,8 @@ that is started again gets all messages that were not committed, some of them a 
 counts matter, each by topic and lane:
 
 - *given out*: the messages that the reader has handed to its user;
-- *done*: the same without the last message, until the user asks for another one: the user may
-  still be working on it;
+- *done*: the same without the last message (or batch), until the user asks for another one: the
+  user may still be working on it;
 - *committed*: what the file says.
 
 `commit()` commits all messages that were given out: its caller says that the last message is done,
@@ -77,7 +77,8 @@ class ReaderPosition:
         self._done: Places = {}
         self._committed: Places = {}
         self._index: QueuesOfStore | None = None
-        self._last: Message | None = None
+        self._last: Places = {}
+        """Where the messages end that the user may still be working on."""
         self._tried_ns = clock.monotonic_ns()
         self._complaint = ""
         self._pid = os.getpid()
@@ -159,12 +160,16 @@ class ReaderPosition:
 
     def given(self, message: Message) -> Message:
         """Notes that this message is given out, and so the one before it is done. Returns it."""
+        self.given_up_to({(message.topic, message.partition): message.offset + 1})
+        return message
+
+    def given_up_to(self, places: Places) -> None:
+        """Notes that messages up to these places are given out; so those before are done."""
         self._no_child()
         self._last_is_done()
-        self._last = message
+        self._last = places
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)
-        return message
 
     def waits(self) -> None:
         """Notes that the user asks for the next message and there is none yet.
@@ -185,16 +190,12 @@ class ReaderPosition:
             self._commit_if_due(0)
 
     def _last_is_done(self) -> None:
-        last = self._last
-        if last is not None:
-            self._done[last.topic, last.partition] = last.offset + 1
-            self._last = None
+        if self._last:
+            self._done.update(self._last)
+            self._last = {}
 
     def _given_out(self) -> Places:
-        places, last = self._done.copy(), self._last
-        if last is not None:
-            places[last.topic, last.partition] = last.offset + 1
-        return places
+        return self._done | self._last
 
     def position(self) -> Offsets:
         """For each topic and lane, the queue offset that will be given out next."""

@@ -26,6 +26,7 @@ Queue = tuple[str, int]
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("read"), st.integers(1, 30)),
+        st.tuples(st.just("read batch"), st.integers(1, 30)),
         st.tuples(st.just("commit"), st.just(0)),
         st.tuples(st.just("commit one"), st.integers(0, 100)),
         st.tuples(st.just("close"), st.just(0)),
@@ -66,12 +67,23 @@ class Model:
                 ends = {(topic, lane): self.store.lane(lane).next_offsets[topic] for topic in TOPICS for lane in LANES}
                 assert {queue: self.next.get(queue, 0) for queue in ends} == ends
                 break
-            queue = message.topic, message.partition
-            assert message.offset == self.next.get(queue, 0), "something was passed over, or came twice"
-            self.next[queue] = message.offset + 1
-            self.hand.append(message)
+            self.take(message)
         if self.automatic is not None:  # whenever that was: never more than what was given out before the last
             self.check_automatic(self.hand[:-1] if message is not None else self.hand)
+
+    def read_batch(self, most: int) -> None:
+        batch = next(self.reader.batches(most, timeout=0))
+        assert len(batch) <= most
+        if self.automatic is not None:
+            self.check_automatic(self.hand)
+        for message in batch:
+            self.take(message)
+
+    def take(self, message: Message) -> None:
+        queue = message.topic, message.partition
+        assert message.offset == self.next.get(queue, 0), "something was passed over, or came twice"
+        self.next[queue] = message.offset + 1
+        self.hand.append(message)
 
     def check_automatic(self, done: list[Message]) -> None:
         most = dict(self.committed)
@@ -134,6 +146,7 @@ def test_at_least_once(steps: list[tuple[str, int]], automatic: float | None) ->
         model = Model(store, automatic)
         actions: dict[str, Any] = {
             "read": model.read,
+            "read batch": model.read_batch,
             "commit": model.commit,
             "commit one": model.commit_one,
             "close": model.close,
