@@ -206,9 +206,11 @@ class Scan:
         """Reads all rows into memory, and registers them as a view of this name.
 
         Returns the connection: the given one, or a new one of a database in memory. Raises
-        MissingPackage.
+        MissingPackage, and IllegalArgument for what is no name.
         """
         _need("duckdb", "to_duckdb")
+        if not isinstance(name, str) or not name:
+            raise IllegalArgument(f"name is what DuckDB calls the view, such as 'orders', not {name!r:.80}")
         import duckdb
 
         rows = self.to_arrow()

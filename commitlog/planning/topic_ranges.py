@@ -8,6 +8,7 @@ from functools import partial
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
+from commitlog.reading.reader_position import check_named
 from commitlog.reading.starting_point import QueueStarts, resolve
 
 
@@ -19,6 +20,7 @@ def offsets_of(
     A bound with `ago` must have become a time before. Raises OffsetOutOfRange, DamagedFile.
     """
     ranges = {topic: index.ranges(topic) for topic in topics}
+    check_named(bound, {(topic, lane) for topic, known in ranges.items() for lane in known})
     queues = {(topic, lane): known[lane] for topic, known in ranges.items() for lane in sorted(known) if lane in lanes}
     starts = {key: bound.of(*key) for key in queues}
     times = {key: start.value for key, start in starts.items() if start.kind == "time"}

@@ -268,6 +268,8 @@ def test_wrong_calls(tmp_path: Path) -> None:
         (BadStart, "is not a start", {"start": "sometimes"}),
         (BadStart, "is not a start", {"end": 1.5}),
         (OffsetOutOfRange, "outside", {"end": 4}),
+        (OffsetOutOfRange, "offset 2 of topic oders, lane 0: this queue", {"start": {"oders": {0: 2}}}),
+        (OffsetOutOfRange, "topic orders, lane 9: this queue", {"end": {"orders": {9: 2}}}),
         (OptionError, "lanes", {"lanes": [-1]}),
         (IllegalArgument, "it is for a served store", {"path": str(tmp_path), "token": "x"}),
     ]
@@ -279,6 +281,9 @@ def test_wrong_calls(tmp_path: Path) -> None:
         scan_of(store).select("keys")
     with pytest.raises(IllegalArgument, match=r"call commitlog.read\("):
         Scan(store.path)
+    for name in ("", None):
+        with pytest.raises(IllegalArgument, match="what DuckDB calls the view"):
+            scan_of(store).to_duckdb(name)  # type: ignore[arg-type]
 
 
 def test_it_outlives_its_process_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
