@@ -7,10 +7,12 @@ its methods: to compare, to print, to copy and to pickle.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from commitlog.native import core
+from commitlog.notebook import html_table, shortened
 from commitlog.record.host import message_id
 from commitlog.record.properties import BYTES_KEY_NAME, RESERVED_NAMES, BytesKey, decode_properties, own_properties
 from commitlog.record.record import Record
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from commitlog.record.table import RecordTable
 
 _CRC_NAME = CRC_PROPERTY_START[:-1].decode()
+_REPR_MOST = 200
+"""Longer values are cut in a message's repr."""
 _STORE_HOST = STORE_HOST_AT, STORE_HOST_AT + IPV4_BYTES + PORT_BYTES
 
 
@@ -53,8 +57,23 @@ class Message:
     message_id: str
     properties: dict[str, str] = field(repr=False)
 
+    def to_json(self) -> str:
+        """Returns the message as one JSON object, as `commitlog cat --format json` writes it.
+
+        It has topic, partition, offset, timestamp, key, tags, headers, message_id and value. A key
+        or a value that is not UTF-8 is in `key_base64` or `value_base64` in place of it.
+        """
+        return as_json(self).decode()
+
     def __reduce__(self) -> tuple[type[Message], tuple[Any, ...]]:
         return Message, tuple(getattr(self, each.name) for each in fields(self))
+
+    def __repr__(self) -> str:
+        shown = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr)
+        return f"Message({', '.join(f'{name}={shortened(value, _REPR_MOST)}' for name, value in shown)})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Message", [(each.name, getattr(self, each.name)) for each in fields(self) if each.repr])
 
 
 if not TYPE_CHECKING and core is not None:
@@ -69,8 +88,32 @@ if not TYPE_CHECKING and core is not None:
         made.__doc__ = specification.__doc__
         return made
 
-    _METHODS = ("__eq__", "__hash__", "__match_args__", "__reduce__", "__replace__", "__repr__")
+    _METHODS = (
+        *("__eq__", "__hash__", "__match_args__", "__reduce__", "__replace__", "__repr__"),
+        *("_repr_html_", "to_json"),
+    )
     Message = _class_of_the_core(Message)
+
+
+def as_json(message: Message) -> bytes:
+    """What `Message.to_json` returns, in UTF-8."""
+    import orjson
+
+    fields_of = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "key_base64" if isinstance(message.key, BytesKey) else "key": message.key,
+        "tags": message.tags,
+        "headers": message.headers,
+        "message_id": message.message_id,
+    }
+    try:
+        fields_of["value"] = message.value.decode("utf-8")
+    except UnicodeDecodeError:
+        fields_of["value_base64"] = b64encode(message.value).decode()
+    return orjson.dumps(fields_of)
 
 
 def message_of(record: Record) -> Message:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -49,27 +48,11 @@ def as_value(message: Message) -> bytes:
     return message.value + b"\n"
 
 
-def as_json(message: Message) -> bytes:
-    """One JSON object on a line. A key or a value that is not UTF-8 is in `…_base64`."""
-    import orjson
+def as_line_of_json(message: Message) -> bytes:
+    """One JSON object on a line: see `Message.to_json`."""
+    from commitlog.message import as_json
 
-    from commitlog.record.properties import BytesKey
-
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "timestamp": message.timestamp,
-        "key_base64" if isinstance(message.key, BytesKey) else "key": message.key,
-        "tags": message.tags,
-        "headers": message.headers,
-        "message_id": message.message_id,
-    }
-    try:
-        fields["value"] = message.value.decode("utf-8")
-    except UnicodeDecodeError:
-        fields["value_base64"] = base64.b64encode(message.value).decode()
-    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    return as_json(message) + b"\n"
 
 
 def format_of(text: str, *, terminal: bool = False) -> Write:
@@ -78,7 +61,7 @@ def format_of(text: str, *, terminal: bool = False) -> Write:
     Raises typer.BadParameter.
     """
     if text in ("value", "json"):
-        write = as_value if text == "value" else as_json
+        write = as_value if text == "value" else as_line_of_json
         return _escaped(write) if terminal else write
     if "%" not in text:
         raise typer.BadParameter(f"--format {text!r}: allowed are value, json, or a text with % as in '%t %k %s\\n'")

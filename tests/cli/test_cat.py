@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import re
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+import commitlog
 from commitlog.cli.app import app
+from commitlog.record.properties import BytesKey
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.command_line import run
@@ -75,6 +78,14 @@ def test_json_has_bytes_as_base64(store: HandMadeStore) -> None:
     assert (first["value"], first["headers"]) == ("apple", {"trace": "x", "a": "b"})
     assert second["value_base64"] == "cP9hcg=="
     assert "value" not in second
+
+
+def test_json_is_that_of_a_message(store: HandMadeStore) -> None:
+    with commitlog.Reader(store.path) as reader:
+        messages = list(reader)
+    assert cat(store, "--format", "json").decode().splitlines() == [message.to_json() for message in messages]
+    keyed = dataclasses.replace(messages[0], key=BytesKey.of(b"\xff"))
+    assert orjson.loads(keyed.to_json()).items() >= {"key_base64": "/w==", "value": "apple"}.items()
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,28 @@ def test_a_store_and_its_statistics(tmp_path: Path) -> None:
     assert "no store" in page_of(store).cells[1]
 
 
+def message(**changed: Any) -> commitlog.Message:
+    fields: dict[str, Any] = {
+        "topic": "orders", "partition": 2, "offset": 7, "key": "k", "value": b"v", "headers": {"a": "b"}, "tags": None,
+        "timestamp": 1, "born_timestamp": 2, "physical_offset": 3, "message_id": "00", "properties": {},
+    }  # fmt: skip
+    return commitlog.Message(**fields | changed)
+
+
+def test_a_message() -> None:
+    """As a dataclass shows itself, but for values that are too long."""
+    fields = "partition=2, offset=7, key='k', value=b'v', headers={'a': 'b'}, tags=None"
+    others = "timestamp=1, born_timestamp=2, physical_offset=3, message_id='00'"
+    assert repr(message()) == f"Message(topic='orders', {fields}, {others})"
+    large = message(value=b"\xff" * 1_000_000, key=HOSTILE, headers={"h": "x" * 10_000})
+    assert "… (1,000,000 bytes), headers={'h': 'xxx" in repr(large)
+    assert len(repr(large)) < 1_500
+    cells = page_of(large).cells
+    assert cells[:2] == ["Message", "topic"]
+    assert cells[8] == HOSTILE
+    assert max(map(len, cells)) < 1_000
+
+
 def test_a_scan(tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "<b>store")
     declare(store, "orders", pa.schema([(HOSTILE, pa.int32())]))

@@ -105,6 +105,7 @@ def of_reading(path: Path) -> None:
     with Reader(path, topic="orders", start="earliest") as reader:
         assert_type(next(reader), Message)
         assert_type(reader.poll(), Message | None)
+        assert_type(commitlog.read(path, "orders").messages().__next__().to_json(), str)
         assert_type(reader.statistics(), ReaderStatistics)
         assert [message.value for message in reader] == [b"z"]
     with Reader(path, topic="orders", start="earliest") as reader:

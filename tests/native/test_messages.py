@@ -55,6 +55,7 @@ def check_messages(records: list[tuple[Any, ...]]) -> None:
     assert [fields_of(message) for message in ours] == [fields_of(message) for message in theirs]
     assert [list(message.properties) for message in ours] == [list(message.properties) for message in theirs]
     assert (ours, repr(ours)) == (theirs, repr(theirs))
+    assert [message.to_json() for message in ours] == [message.to_json() for message in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert (type(one.key), type(one.value)) == (type(other.key), bytes)
 
