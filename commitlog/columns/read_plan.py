@@ -50,6 +50,9 @@ Values = Literal["bytes", "columns", "json"]
 """How a value is shown: as one column of bytes, as its topic's columns, or as the fields of JSON.
 """
 
+Shown = Literal[Values, "records"]
+"""Values, or `records`: whole records, one a row, which is how a server sends them to a Reader."""
+
 JsonMode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 
@@ -72,6 +75,7 @@ _WORDINGS = {
     "read": Wording(
         "Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Call commitlog.read again", 'values="bytes"'
     ),
+    "reader": Wording("Argument", "ignore_corrupt=True", "fail_on_data_loss=False", "Make a new reader"),
     "cat": Wording("Option", "--skip-corrupt", "--from earliest", "Run the command again", "cat without --rows"),
     "forward": Wording("Option", "--accept-loss", "--accept-loss", "Start the forwarder again"),
 }
@@ -89,10 +93,10 @@ class ReadOptions:
     isolation: Isolation = "flushed"
     fail_on_data_loss: bool = True
     ignore_corrupt: bool = False
-    values: Values = "bytes"
+    values: Shown = "bytes"
     mode: JsonMode = "PERMISSIVE"
     corrupt_column: str = "_corrupt_record"
-    reader: Literal["spark", "read_arrow", "read", "cat", "forward"] = "spark"
+    reader: Literal["spark", "read_arrow", "read", "reader", "cat", "forward"] = "spark"
 
     @property
     def wording(self) -> Wording:

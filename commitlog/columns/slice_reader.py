@@ -20,6 +20,7 @@ from commitlog.columns.mapped_segments import Segment, SegmentCache
 from commitlog.columns.read_plan import ReadPlan, Slice
 from commitlog.columns.typed_rows import MESSAGES_BYTES_MAX, TypedRows, WrongRows
 from commitlog.columns.unpacked_size import TooMuchUnpacked
+from commitlog.columns.whole_records import LostCrcs, WholeRecords
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound, named_while_reading
@@ -62,6 +63,8 @@ def read_slices(
         from commitlog.columns.json_rows import JsonRows  # Arrow's parser is not needed otherwise
 
         build = JsonRows(schema, plan.options).batches
+    elif plan.options.values == "records":
+        build = WholeRecords(plan).batches
     store = _PlannedStore(plan)
     damaged: dict[tuple[str, int], CorruptRecord | DamagedFile] = {}
     for piece in plan.slices:
@@ -318,6 +321,8 @@ class SliceReader:
             parts = iter([places.cut(0, middle), places.cut(middle, len(places.at))])
         except CorruptRecord as error:
             damaged = check_rows(segment, self.queue, places, np.arange(len(places.at)))
+            if isinstance(error, LostCrcs):
+                damaged |= error.lost
             without_rows = error.wrong if isinstance(error, WrongRows) else {}
             if not (damaged or without_rows):
                 raise CorruptRecord(f"{error.reason}. {self._way_out()}", error.offset, error.file) from None

@@ -13,7 +13,7 @@ from commitlog.record.record_layout import Buffer
 
 _Bytes = Buffer | npt.NDArray[np.uint8]
 _Ints = npt.NDArray[np.int64]
-_Demands = tuple[int, int | None, bool, bool]
+_Demands = tuple[int | None, int | None, bool, bool]
 
 ABI: int
 LAYOUT: dict[str, int]

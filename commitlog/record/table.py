@@ -134,10 +134,15 @@ def empty_columns(count: int) -> Ints:
 
 
 class RecordGatherer:
-    """Makes a table of a buffer's records. Its fields are what every record there must have."""
+    """Makes a table of a buffer's records. Its fields are what every record there must have.
+
+    `buffer_start` is the physical offset of the buffer's first byte. It is None for a buffer of
+    records that were gathered from several places: then their physical offsets are not checked, and
+    the table's `buffer_start` is 0.
+    """
 
     def __init__(
-        self, buffer: Buffer, buffer_start: int, queue_id: int | None, check_crc: bool, require_crc: bool
+        self, buffer: Buffer, buffer_start: int | None, queue_id: int | None, check_crc: bool, require_crc: bool
     ) -> None:
         self.buffer = buffer
         self.view = np.frombuffer(buffer, np.uint8)
@@ -152,7 +157,7 @@ class RecordGatherer:
         return self.gather(dtype, positions).astype(np.int64)
 
     @property
-    def demands(self) -> tuple[int, int | None, bool, bool]:
+    def demands(self) -> tuple[int | None, int | None, bool, bool]:
         """What the native core takes."""
         return self.buffer_start, self.queue_id, self.check_crc, self.require_crc
 
@@ -182,7 +187,7 @@ class RecordGatherer:
         named: Columns = dict(zip(_COLUMNS, columns, strict=True))
         named["has_crc"] = named["has_crc"] != 0
         return RecordTable(
-            buffer_start=self.buffer_start, topics=topics, stop=stop, stop_position=where, reason=reason, **named
+            buffer_start=self.buffer_start or 0, topics=topics, stop=stop, stop_position=where, reason=reason, **named
         )
 
     def tabulate_in_python(self, positions: Ints, sizes: Ints) -> RecordTable:
@@ -206,7 +211,7 @@ class RecordGatherer:
             position = int(positions[count])
             stop, reason = Stop.CORRUPT, self.fault(position, position + int(sizes[count]))
         return RecordTable(
-            buffer_start=self.buffer_start,
+            buffer_start=self.buffer_start or 0,
             topics=topics[: int(columns["topic_index"].max(initial=-1)) + 1],
             stop=stop,
             stop_position=position,
@@ -221,7 +226,7 @@ class RecordGatherer:
                 self.view.data,
                 position,
                 limit=end,
-                physical_offset=self.buffer_start + position,
+                physical_offset=self._physical_offset(position),
                 queue_id=self.queue_id,
                 check_crc=self.check_crc,
                 require_crc=self.require_crc,
@@ -229,6 +234,9 @@ class RecordGatherer:
         except CorruptRecord as error:
             return error.reason
         return "its size is not the one that was expected"
+
+    def _physical_offset(self, position: int) -> int | None:
+        return None if self.buffer_start is None else self.buffer_start + position
 
     def why_stopped(self, position: int, end: int, segment_end: int | None) -> tuple[Stop, str]:
         """What is at the position where the walk ended. END means a record, or nothing is left."""
@@ -253,7 +261,7 @@ class RecordGatherer:
 
     def _begins_well(self, position: int) -> bool:
         head = self.view[position : position + LEAD_BYTES].view(LEAD)[0]
-        offset_fits = int(head["physical_offset"]) == self.buffer_start + position
+        offset_fits = int(head["physical_offset"]) == self._physical_offset(position)
         return offset_fits and (self.queue_id is None or int(head["queue_id"]) == self.queue_id)
 
     def _heads(self, columns: Columns) -> Mask:
@@ -277,7 +285,8 @@ class RecordGatherer:
         columns["fixed"] = HEAD_V4_BYTES + TAIL_BYTES_MIN + columns["hosts_more"] + (magic == MAGIC_V2)
         good: Mask = (magic == MAGIC_V1) | (magic == MAGIC_V2)
         good &= heads["total_size"] == sizes
-        good &= heads["physical_offset"] == positions + self.buffer_start
+        if self.buffer_start is not None:
+            good &= heads["physical_offset"] == positions + self.buffer_start
         good &= sizes >= columns["fixed"]
         if self.queue_id is not None:
             good &= columns["queue_ids"] == self.queue_id

@@ -22,6 +22,7 @@ from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.columns.read_plan import ReadPlan
 from commitlog.columns.slice_reader import read_slices
+from commitlog.columns.whole_records import RECORD_COLUMNS
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
@@ -284,6 +285,10 @@ def _schema(asked: requests.RowsTicket) -> pa.Schema:
     except (ValueError, OSError, pa.ArrowException) as error:
         raise IllegalArgument(f"the ticket's columns can't be read: {error}") from None
     check_columns(schema)
+    if asked.options.values == "records":
+        if not schema.equals(RECORD_COLUMNS):
+            raise IllegalArgument(f"the ticket's columns: {schema.names}; is the client of another version?")
+        return schema
     if asked.options.values == "bytes":
         wrong = [field.name for field in schema if COLUMN_TYPES.get(field.name) != field.type]
         if wrong or len(set(schema.names)) != len(schema):

@@ -181,9 +181,15 @@ def check_tabulate(data: bytes, lane: int | None, check_crc: bool, require_crc: 
     """All places that look like a record's, or some of them."""
     with python():
         found = scan(data, 0, len(data), BUFFER_START, None, check_crc=False)
-    gatherer = RecordGatherer(data, BUFFER_START, lane, check_crc, require_crc)
     positions, sizes = found.positions[::every].copy(), found.sizes[::every].copy()
+    gatherer = RecordGatherer(data, BUFFER_START, lane, check_crc, require_crc)
     same(gatherer.tabulate(positions, sizes), gatherer.tabulate_in_python(positions, sizes))
+    gathered = b"".join(data[at : at + size] for at, size in zip(positions.tolist(), sizes.tolist(), strict=True))
+    anywhere = RecordGatherer(gathered, None, lane, check_crc, require_crc)
+    places = np.cumsum(sizes) - sizes
+    table = anywhere.tabulate(places, sizes)
+    same(table, anywhere.tabulate_in_python(places, sizes))
+    assert len(table) == len(gatherer.tabulate(positions, sizes))
 
 
 @FEW

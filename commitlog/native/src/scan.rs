@@ -140,7 +140,7 @@ fn is_topic(name: &[u8]) -> bool {
 /// Good records as rows, and what a record must have to be good.
 struct Table<'a> {
     source: &'a Source,
-    buffer_start: i64,
+    buffer_start: Option<i64>,
     queue_id: Option<i64>,
     check_crc: bool,
     require_crc: bool,
@@ -184,7 +184,7 @@ impl Table<'_> {
 
     #[inline(always)]
     fn is_of(&self, physical_offset: i64, position: usize) -> bool {
-        physical_offset.wrapping_sub(self.buffer_start) == position as i64
+        self.buffer_start.is_none_or(|start| physical_offset.wrapping_sub(start) == position as i64)
     }
 
     /// `start` is the record's place in `bytes`, `position` the one in the source.
@@ -270,7 +270,7 @@ impl Table<'_> {
 /// Where the columns are, and what a record must have: the arguments that `scan` and `tabulate`
 /// have in common.
 #[derive(FromPyObject)]
-pub struct Demands(i64, Option<i64>, bool, bool);
+pub struct Demands(Option<i64>, Option<i64>, bool, bool);
 
 impl Demands {
     /// A table without rows. It is an error if it has no room for `most` rows.
