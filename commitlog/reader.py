@@ -26,19 +26,19 @@ from commitlog.errors import (
     CorruptRecord,
     DamagedFile,
     IllegalArgument,
-    IllegalTopic,
     OptionError,
     ReaderError,
     read_error,
     refuse_copy,
 )
 from commitlog.message import Message
+from commitlog.planning.address import Address
 from commitlog.reading.hand import Hand
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.message_source import MessageSource, Wanted
+from commitlog.reading.message_source import MessageSource, Wanted, topics_of
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
-from commitlog.reading.store_messages import StoreMessages
+from commitlog.remote.reader_source import open_source
 from commitlog.statistics import ReaderStatistics
 
 _WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
@@ -55,7 +55,9 @@ class Reader:
     What is read:
     - `path`: a store; or a RocketMQ store root, of which `partition` is the queue id. A root can't
       be followed, and has neither `isolation` nor names. Its light queues (`%LMQ%…`) are read only
-      where `topic` names them.
+      where `topic` names them. Or the URL of a store that `commitlog serve` serves:
+      `commitlog+tls://host:4433/events`, with `token`, `token_file`, `ca_file`, `cert_file` and
+      `key_file` as for `read_arrow`. A server that is away is waited for, for 30 seconds.
     - `topic`: a name, several, or None for all.
     - `start`: "earliest", "latest", "last 100" (of each topic and partition), "10 minutes ago", an
       ISO time, an offset for every partition, or offsets for single ones, as in
@@ -95,11 +97,12 @@ class Reader:
     - OffsetOutOfRange: a start is before the first message kept, or beyond the last
     - ReaderInUse, ReaderError: the name is in use, or its position can't be used here
     - DataLoss, CorruptRecord, DamagedFile: messages are gone or damaged
+    - by URL also ServerUnavailable, ServerBusy, AccessDenied, CertificateRefused, ServerError
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Address,
         topic: str | Collection[str] | None = None,
         *,
         start: str | int | Mapping[str, Mapping[int, int]] = "earliest",
@@ -111,11 +114,16 @@ class Reader:
         auto_commit_seconds: float | None = None,
         fail_on_data_loss: bool = True,
         ignore_corrupt: bool = False,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if isolation not in ("flushed", "committed"):
             raise IllegalArgument(f"isolation is 'flushed' or 'committed', not {isolation!r}")
-        self.topics = _topics(topic)
+        self.topics = topics_of(topic)
         self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock
         starts = parse_starts(start, clock)
@@ -129,7 +137,8 @@ class Reader:
         self._last_statistics: ReaderStatistics | None = None
         self._pieces = self._read(refresh=follow)  # messages that came since are given out too
         wanted = Wanted(self.topics, choice, isolation, follow, ignore_corrupt)
-        self._source: MessageSource = StoreMessages(path, wanted, clock)
+        files = token_file, ca_file, cert_file, key_file
+        self._source: MessageSource = open_source(path, wanted, clock, token, *files)
         try:
             check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._source.one_log)
             if name is not None:
@@ -165,7 +174,7 @@ class Reader:
     def __next__(self) -> Message:
         message = next(self._hand.next, None)
         while message is None:
-            if self._is_at_end:
+            if self._must_rest:
                 self._source.wait(self._rest())
             message = self._take()
         return message
@@ -189,7 +198,7 @@ class Reader:
             left = (deadline - self._clock.monotonic_ns()) / 1e9
             if left <= 0:
                 return None
-            if self._is_at_end:
+            if self._must_rest:
                 self._source.wait(min(self._rest(), left))
 
     def batches(self, most: int = 1000, timeout: float | None = None) -> Iterator[list[Message]]:
@@ -225,7 +234,7 @@ class Reader:
                     left = (deadline - self._clock.monotonic_ns()) / 1e9
                     if batch or left <= 0:
                         break
-                    if self._is_at_end:
+                    if self._must_rest:
                         self._source.wait(min(self._rest(), left))
         except StopIteration:
             if not batch:
@@ -264,7 +273,7 @@ class Reader:
                 raise StopAsyncIteration from None
             if message is not None:
                 return message
-            await asyncio.sleep(self._rest() if self._is_at_end else 0)
+            await asyncio.sleep(self._rest() if self._must_rest else 0)
 
     def _take(self) -> Message | None:
         """Returns the next message, or None if there is none at the moment.
@@ -341,6 +350,10 @@ class Reader:
             yield from self._source.values()
         except OSError as error:
             raise read_error(error, self._source.path) from error
+
+    @property
+    def _must_rest(self) -> bool:
+        return self._is_at_end or self._source.is_waiting
 
     def _rest(self) -> float:
         """Returns the seconds to wait before the next look.
@@ -471,16 +484,3 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _topics(given: str | Collection[str] | None) -> set[str] | None:
-    """Returns the topics that a user has named. None means all topics. Raises IllegalTopic."""
-    if given is None:
-        return None
-    try:
-        names = {given} if isinstance(given, str) else set(given)
-    except TypeError:  # it can't be iterated over, or has items that are not names
-        names = {""}
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise IllegalTopic(f"topic is a topic's name, several or None for all, not {given!r:.80}")
-    return names

@@ -8,8 +8,7 @@ whoever hands a scan on, or asks it again after a cup of coffee, gets the messag
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,19 +20,16 @@ from commitlog.disk.store_directory import checked_path
 from commitlog.errors import IllegalArgument, MissingPackage, OffsetOutOfRange, how_to_install
 from commitlog.message import Message
 from commitlog.notebook import html_table
-from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
+from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
 from commitlog.planning.topic_columns import columns_of
 from commitlog.reader import Reader
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.starting_point import (
-    EARLIEST,
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     Offsets,
-    QueueStarts,
     parse_starts,
 )
-from commitlog.remote.remote_messages import RemoteMessages
 from commitlog.remote.topic_reading import TopicRange, WantedRange, as_reader, fix_range
 
 if TYPE_CHECKING:
@@ -254,7 +250,7 @@ class Scan:
                     if not ends:
                         return
 
-    def _begun(self) -> tuple[AbstractContextManager[Iterable[Message]] | None, dict[int, int]]:
+    def _begun(self) -> tuple[Reader | None, dict[int, int]]:
         """Messages from the scan's beginning on, and the end in each lane that has any.
 
         Where retention comes between the look and the reader, it looks again.
@@ -273,14 +269,9 @@ class Scan:
                     raise
                 before = kept
 
-    def _source(self, begins: dict[int, int], ends: dict[int, int]) -> AbstractContextManager[Iterable[Message]]:
+    def _source(self, begins: dict[int, int], ends: dict[int, int]) -> Reader:
         place, topic, options = self._range.place, self.topic, self._range.options
         isolation, ignores = options.isolation, options.ignore_corrupt
-        if isinstance(place, Address):
-            starts = QueueStarts(EARLIEST, {topic: begins})
-            return nullcontext(
-                RemoteMessages(place, [topic], starts, isolation=isolation, ignore_corrupt=ignores, ends=dict(ends))
-            )
         lanes = None if self._range.one_log else ends  # a queue id may be any number
         return Reader(place, topic, start={topic: begins}, lanes=lanes, isolation=isolation, ignore_corrupt=ignores)
 

@@ -267,7 +267,7 @@ def test_no_field_of_a_readers_file_is_missing(tmp_path: Path) -> None:
     lanes = LaneChoice(numbers=frozenset({0}), member=(0, 1))
     reader = NamedReader(
         "all", "0" * 32, {"orders": {0: 1}}, 1, "or.*", False, frozenset({"other"}), PYTHON, True, lanes,
-        Client("one", ("or*",)), "a boot",
+        Client("one", ("or*",)), "a boot", host="10.0.0.7",
     )  # fmt: skip
     NamedReaders(StoreDirectory(tmp_path)).save(reader)
     document = from_checked_json((tmp_path / "readers/all.json").read_bytes(), ())

@@ -116,27 +116,13 @@ def cat(
                 )
             lines = _rows(address or store, (topic or [""])[0], start, isolation, skip_corrupt)
             _print_rows(out, map(for_terminal, lines) if terminal else lines, count)
-        elif address is not None:
-            from commitlog.reading.starting_point import parse_starts
-            from commitlog.remote.remote_messages import RemoteMessages
-
-            found = RemoteMessages(
-                address,
-                topic or (),
-                parse_starts(start),
-                lanes=partition or None,
-                isolation=isolation.value,
-                follow=follow,
-                ignore_corrupt=skip_corrupt,
-            )
-            _print(out, (one for one in found if all(holds(one) for holds in wanted)), write, count, at_once=follow)
         else:
             chosen: dict[str, Any] = {
                 "lanes": partition or None,
                 "isolation": isolation.value,
                 "ignore_corrupt": skip_corrupt,
             }
-            with Reader(store, topic or None, start=start, follow=follow, **chosen) as reader:
+            with Reader(address or store, topic or None, start=start, follow=follow, **chosen) as reader:
                 if write is as_value and not wanted and not follow and not skip_corrupt and not reader.one_log:
                     _print_values(out, reader, count)
                 else:

@@ -10,6 +10,7 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
 from commitlog.cli.completion import readers_of
+from commitlog.lines import printable
 from commitlog.quantities import counted
 from commitlog.reading.named_readers import ReaderState
 from commitlog.watching.store_facts import reader_as_json
@@ -90,7 +91,8 @@ def summary(state: ReaderState) -> str:
     if state.lag is None:
         return f"{state.name}: its position can't be read"
     running = ", in use" if state.running else ""
-    return f"{state.name}: {counted(state.behind, 'message')} behind, moved {_time(state.still_ms)} ago{running}"
+    host = f", from {printable(state.host)}" if state.host else ""
+    return f"{state.name}: {counted(state.behind, 'message')} behind, moved {_time(state.still_ms)} ago{running}{host}"
 
 
 def _time(ms: int) -> str:

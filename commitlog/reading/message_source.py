@@ -11,11 +11,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from commitlog.errors import IllegalTopic
 from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import QueueStarts
+
+
+def topics_of(given: str | Collection[str] | None) -> set[str] | None:
+    """Returns the topics that a user has named. None means all topics. Raises IllegalTopic."""
+    if given is None:
+        return None
+    try:
+        names = {given} if isinstance(given, str) else set(given)
+    except TypeError:  # it can't be iterated over, or has items that are not names
+        names = {""}
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise IllegalTopic(f"topic is a topic's name, several or None for all, not {given!r:.80}")
+    return names
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,10 @@ class MessageSource(Protocol):
     @property
     def one_log(self) -> bool:
         """Whether it is a RocketMQ store root."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `messages` has nothing at the moment, and more is on its way."""
 
     @property
     def index(self) -> QueuesOfStore:

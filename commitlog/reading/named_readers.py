@@ -17,6 +17,7 @@ are needed:
     "lanes": [0, 2]         only these lanes are read
     "members": [1, 3]       only lanes whose number modulo 3 is 1 are read
     "client": {"name": "billing", "topics": ["or*"]}    a server's client made it, with this token
+    "host": "10.0.0.7"      the machine of the server's client that reads under the name
 
 Retention keeps what a named reader needs, so a reader that is gone for good has to be removed.
 Only its owner matches a pattern, because a regular expression may take for ever. All others assume
@@ -81,6 +82,7 @@ _FIELDS = (
     "lanes",
     "members",
     "client",
+    "host",
 )
 _UNBELIEVABLE = (
     ValueError,
@@ -143,6 +145,9 @@ class NamedReader:
     """The boot of the machine on which it made its last progress; empty if that is not known."""
     moved_boot_ms: int = field(default=0, compare=False)
     """When it did, since that boot (CLOCK_BOOTTIME): the wall clock may be set."""
+
+    host: str = ""
+    """The machine of the server's client that reads under the name; empty for a process here."""
 
     def still_ms(self, clock: Clock) -> int:
         """For how long it has made no progress. After another boot only the wall clock tells."""
@@ -360,6 +365,8 @@ def _to_json(reader: NamedReader) -> dict[str, Any]:
         values["members"] = list(reader.lanes.member)
     if reader.client is not None:
         values["client"] = {"name": reader.client.name, "topics": list(reader.client.topics)}
+    if reader.host:
+        values["host"] = reader.host
     return values
 
 
@@ -391,6 +398,7 @@ def _from_json(name: str, values: dict[str, Any]) -> NamedReader:
         _client(values.get("client")),
         _is(str, values.get("boot", "")),
         _number(values.get("moved_boot_ms", 0), _TIME_MS_END),
+        _is(str, values.get("host", "")),
     )
 
 
@@ -446,6 +454,8 @@ class ReaderState:
     offsets: Mapping[str, Mapping[int, int]] | None = None
     lag: Lag | None = None
     warning: str = ""
+    host: str = ""
+    """The machine of the server's client that reads under the name; empty for a process here."""
 
     @property
     def behind(self) -> int:
@@ -478,7 +488,8 @@ def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[Reader
             warning = f"reader {name}: belongs to another store, nothing is kept for it"
             found.append(ReaderState(name, running, reader.kind, still_ms, reader.offsets, {}, warning))
             continue
-        state = ReaderState(name, running, reader.kind, still_ms, reader.offsets, reader.lag(index))
+        lag = reader.lag(index)
+        state = ReaderState(name, running, reader.kind, still_ms, reader.offsets, lag, host=reader.host)
         if state.behind and still_ms >= STANDS_STILL_MS:
             warning = (
                 f"reader {name} has not moved for {still_ms // 3_600_000:,} hours and keeps what it has not read: start it "

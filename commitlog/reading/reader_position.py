@@ -44,7 +44,7 @@ from commitlog.errors import (
     ReadingWarning,
 )
 from commitlog.message import Message
-from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
+from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import KeptPosition, QueuesOfStore
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
 from commitlog.reading.queue_range import QueueRange
@@ -402,7 +402,8 @@ def read_queues(index: QueuesOfStore, topics: Collection[str] | None) -> set[tup
 
     Lanes of other members count too, because all members may be given the same starts.
     """
-    return {(topic, lane) for topic, lane, _ in _queues(index, topics, ALL_LANES)}
+    named = [topic for topic in index.topics(deleted=True) if topics is None or topic in topics]
+    return {(topic, lane) for topic in named for lane in index.ranges(topic)}
 
 
 def _queues(
@@ -411,9 +412,9 @@ def _queues(
     """Topic, lane and range of the queues that are present and read."""
     for topic in index.topics(deleted=True):
         if topics is None or topic in topics:
-            for lane, queue in sorted(index.ranges(topic).items()):
-                if lane in lanes:
-                    yield topic, lane, queue
+            ranges = index.ranges(topic)
+            for lane in sorted(filter(lanes.__contains__, ranges)):
+                yield topic, lane, ranges[lane]
 
 
 def _resolved(index: QueuesOfStore, starts: QueueStarts, topic: str, lane: int, queue: QueueRange) -> int:

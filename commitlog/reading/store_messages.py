@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from commitlog.clock import Clock
 from commitlog.disk.consume_queue import is_light
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, OptionError, ReadingWarning
 from commitlog.message import Message
 from commitlog.reading.cursors import MESSAGES, VALUES, Form, Item, LaneCursor, QueueCursor
@@ -48,8 +49,13 @@ class StoreMessages:
     def one_log(self) -> bool:
         return self._view.one_log
 
+    @property
+    def is_waiting(self) -> bool:
+        return False
+
     def keep_position(self, name: str) -> StoredPosition:
-        return StoredPosition(self._view, name, self._clock)
+        directory = StoreDirectory(self._view.path, self._view.channel)
+        return StoredPosition(directory, self._view.store_id, name, self._clock)
 
     def look(self) -> None:
         wanted = self._wanted

@@ -10,7 +10,6 @@ from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
 from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders
-from commitlog.reading.view import LogView
 
 
 class StoredPosition:
@@ -19,12 +18,11 @@ class StoredPosition:
     Raises ReaderInUse, and ReaderError if this process may only read the store.
     """
 
-    def __init__(self, view: LogView, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.name, self.store_id = name, view.store_id
-        self._view = view
-        self._readers = NamedReaders(StoreDirectory(view.path, view.channel), clock)
-        self._checked_file: object = None
-        """The stamp of the `store.json` whose epoch is known to be that of the reader."""
+    def __init__(self, directory: StoreDirectory, store_id: str, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name, self.store_id = name, store_id
+        self._readers = NamedReaders(directory, clock)
+        self._checked: object = None
+        """The stamp of a `store.json` of this store, and its epoch."""
         held = self._readers.hold(name)
         self._let_go = weakref.finalize(self, _let_go, self._readers, held, os.getpid())
 
@@ -45,11 +43,8 @@ class StoredPosition:
         return known
 
     def save(self, reader: NamedReader, epoch: int | None) -> None:
-        if self._view.store_id != self.store_id:
-            raise ReaderError(f"reader {self.name}: {self._view.path} is another store now: make a new reader for it")
         try:
-            if epoch is not None:
-                self._check_epoch(epoch)
+            self._check_store(epoch)
             self._readers.save(self._readers.moved(reader))
         except OSError as error:
             raise unwritable(self.name, self._readers, error) from error
@@ -57,16 +52,24 @@ class StoredPosition:
     def let_go(self) -> None:
         self._let_go()
 
-    def _check_epoch(self, epoch: int) -> None:
-        """Raises ReaderError if a start has found a loss since: it may have moved the reader."""
-        stamp = self._readers.directory.file_stamp()
-        if stamp != self._checked_file:
-            if self._readers.directory.load().epoch != epoch:
-                raise ReaderError(
-                    f"reader {self.name}: {self._view.path} was started since and has lost messages, so this position may be "
-                    "that of others: make a new reader of this name, which begins where they begin"
-                )
-            self._checked_file = stamp
+    def _check_store(self, epoch: int | None) -> None:
+        """Raises ReaderError for another store, and if a start has found a loss since.
+
+        The start may have moved the reader.
+        """
+        directory = self._readers.directory
+        checked = directory.file_stamp(), epoch
+        if checked == self._checked:
+            return
+        facts = directory.load()
+        if facts.id != self.store_id:
+            raise ReaderError(f"reader {self.name}: {directory.path} is another store now: make a new reader for it")
+        if epoch is not None and facts.epoch != epoch:
+            raise ReaderError(
+                f"reader {self.name}: {directory.path} was started since and has lost messages, so this position may be "
+                "that of others: make a new reader of this name, which begins where they begin"
+            )
+        self._checked = checked
 
 
 def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:

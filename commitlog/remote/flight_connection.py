@@ -25,6 +25,7 @@ from commitlog.errors import (
     ServerError,
     ServerUnavailable,
     StoreNotRunning,
+    StoreRefused,
     named_while_loading,
 )
 from commitlog.planning.address import Address
@@ -64,6 +65,13 @@ A server that wants another certificate of the client ends the connection, and d
 """
 _CANT_APPEND = (StoreNotRunning, AccessDenied)
 """The errors of the host of a copy for a client that wants to append."""
+
+_PASSED_OVER: dict[str, tuple[type[CommitLogError], ...]] = {
+    "check_append": _CANT_APPEND,
+    "hold_reader": (StoreRefused,),
+    "move_name": (StoreRefused,),
+}
+"""Actions → the errors of a host whose copy can't do what another one may: it is a replica."""
 
 Host = tuple[str, int]
 T = TypeVar("T")
@@ -106,7 +114,7 @@ class Connection:
             answers = [result.body for result in self._client(*host).do_action(action, options)]
             return orjson.loads(memoryview(answers[0])) if answers else None
 
-        passed_over = _CANT_APPEND if kind == "check_append" else (OffsetOutOfRange,)
+        passed_over = _PASSED_OVER.get(kind, (OffsetOutOfRange,))
         return self._at_some_host(call, patient=self._was_there, passed_over=passed_over)
 
     def read(self, ticket: bytes, port: int | None = None) -> Iterator[tuple[pa.RecordBatch, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +36,11 @@ class RemoteIndex:
     def __init__(
         self, address: Address, isolation: Isolation = "flushed", topics: tuple[str, ...] | None = None
     ) -> None:
-        self.address, self.path = address, str(address)
+        self.address, self.path, self.isolation = address, str(address), isolation
+        self.warn: Callable[[str], object] = _warn
+        """Is told of what is wrong with the store."""
         self._connection = connection_of(address)
-        self._isolation, self._wanted = isolation, topics
+        self._wanted = topics
         self._known: requests.Looked | None = None
         self._topics: dict[str, bool] = {}
         self._ranges: dict[str, TopicQueues] = {}
@@ -56,8 +58,11 @@ class RemoteIndex:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The store's id. Nobody here knows whether the server's store is a restored copy."""
-        return (self.store_id,)
+        """A value that differs once another store, or a restored copy, is there.
+
+        Several hosts have copies, so only the store's id counts there.
+        """
+        return self.store_id, self._looked.identity if len(self.address.hosts) == 1 else ""
 
     @property
     def epoch(self) -> int:
@@ -78,7 +83,7 @@ class RemoteIndex:
 
     def refresh(self, wait_ms: int = 0) -> bool:
         seen = "" if self._known is None else self._known.version
-        look = requests.Look(self.address.store, self._isolation, self._wanted, seen, wait_ms)
+        look = requests.Look(self.address.store, self.isolation, self._wanted, seen, wait_ms)
         answer = self._connection.ask("look", look)
         try:
             looked = requests.Looked(**answer)
@@ -111,7 +116,7 @@ class RemoteIndex:
 
     def _warn(self, looked: requests.Looked) -> None:
         if looked.warning and (self._known is None or self._known.warning != looked.warning):
-            warnings.warn(f"{self.path}: {looked.warning}", ReadingWarning, stacklevel=3)
+            self.warn(f"{self.path}: {looked.warning}")
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         return sorted(topic for topic, is_deleted in self._topics.items() if deleted or not is_deleted)
@@ -129,15 +134,18 @@ class RemoteIndex:
 
     def find_by_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
         wanted = tuple((topic, lane, ms) for (topic, lane), ms in times.items())
-        found = self._connection.ask("find_by_times", requests.FindByTimes(self.address.store, wanted, self._isolation))
+        found = self._connection.ask("find_by_times", requests.FindByTimes(self.address.store, wanted, self.isolation))
         return dict(zip(times, found, strict=True))
+
+    def find_by_time(self, topic: str, lane: int, ms: int) -> int | None:
+        return self.find_by_times({(topic, lane): ms})[topic, lane]
 
     def slices(self, ranges: Ranges) -> list[Slice]:
         """The server finds out, when a slice is read, which of its rows have no entry yet."""
         return [Slice(*part, -1, 0) for part in _parts(ranges)]
 
     def work(self, ranges: Ranges) -> list[Work]:
-        asked = requests.Sizes(self.address.store, _parts(ranges), self._isolation)
+        asked = requests.Sizes(self.address.store, _parts(ranges), self.isolation)
         sizes = self._connection.ask("sizes", asked)
         return [Work(piece, size) for piece, size in zip(self.slices(ranges), sizes, strict=True)]
 
@@ -154,6 +162,10 @@ class RemoteIndex:
 
     def close(self) -> None:
         """Does nothing: the connection stays for later reads of this process."""
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ReadingWarning, stacklevel=4)
 
 
 def _parts(ranges: Ranges) -> tuple[requests.QueuePart, ...]:

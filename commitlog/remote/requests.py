@@ -65,6 +65,8 @@ class Looked:
     """The number of the epoch that the store is in."""
     warning: str = ""
     """The text of a ReadingWarning about the store; "" if all is well."""
+    identity: str = ""
+    """Differs once another store, or a restored copy, is at the path that is served."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,30 @@ class Position:
     pattern: str | None = None
     all_lanes: bool = True
     passed_over: tuple[str, ...] = ()
+    all_topics: bool = False
+    lanes: tuple[int, ...] | None = None
+    members: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class HoldReader:
+    """Action `hold_reader`: takes the name of a Python reader for 30 seconds: see HeldReader.
+
+    Each `move_name` renews the lease.
+    """
+
+    store: str
+    name: str
+
+
+@dataclass(frozen=True)
+class HeldReader:
+    """The answer to `hold_reader`. `position` is None if the name is new."""
+
+    lease: str
+    store_id: str
+    epoch: int
+    position: Position | None
 
 
 @dataclass(frozen=True)
@@ -153,7 +179,8 @@ class MoveName:
     """Action `move_name`: renews a lease, and moves the reader's position if one is given.
 
     The position is written once a second at most, or `now`. With `release`, the name is given back.
-    The answer is false if the server does not know the lease.
+    That of a Python reader is written at once, and never goes back; `epoch` is that of the messages
+    that were read. The answer is false if the server does not know the lease.
     """
 
     store: str
@@ -161,6 +188,7 @@ class MoveName:
     position: Position | None = None
     now: bool = False
     release: bool = False
+    epoch: int | None = None
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,14 @@ def _look(
         pool = index.pool
         warning = damage_as_seen(index.warning, store, access)
         facts = requests.Looked(
-            request.seen, index.store_id, index.one_log, index.live, ports, epoch=index.epoch, warning=warning
+            request.seen,
+            index.store_id,
+            index.one_log,
+            index.live,
+            ports,
+            epoch=index.epoch,
+            warning=warning,
+            identity=blake2b(repr(index.identity).encode(), digest_size=8).hexdigest(),
         )
         if version == seen_version:
             return facts, pool
@@ -82,7 +89,8 @@ def _look(
         for topic, known in ranges.items()
         if known.damaged
     }
-    told = facts.store_id, facts.epoch, facts.live, [(topic, topics[topic]) for topic in wanted], queues, damaged
+    known_topics = [(topic, topics[topic]) for topic in wanted]
+    told = facts.store_id, facts.identity, facts.epoch, facts.live, known_topics, queues, damaged
     own_hash = blake2b(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), digest_size=16).hexdigest()
     found = replace(facts, version=f"{version} {own_hash}")
     if own_hash != seen_hash:
@@ -168,7 +176,9 @@ def _sees_reader(reader: dict[str, Any], access: Access) -> bool:
 def _seen_reader(reader: dict[str, Any], access: Access) -> dict[str, Any]:
     """The reader without what it has not read of topics that the client may not see."""
     lag = {topic: lanes for topic, lanes in (reader["lag"] or {}).items() if access.covers(topic)}
-    return reader | {"lag": reader["lag"] and lag, "behind": sum(sum(lanes.values()) for lanes in lag.values())}
+    host = reader["host"] if access.covers_all else ""
+    behind = sum(sum(lanes.values()) for lanes in lag.values())
+    return reader | {"lag": reader["lag"] and lag, "behind": behind, "host": host}
 
 
 def _without_paths(values: Any, store: ServedStore) -> Any:

@@ -341,6 +341,13 @@ def _hold_name(server: FlightServer, caller: Caller, request: requests.HoldName)
     return store.hold_name(request.name, caller.access, caller.peer)
 
 
+def _hold_reader(server: FlightServer, caller: Caller, request: requests.HoldReader) -> requests.HeldReader:
+    caller.access.check_reads()
+    store = server.store(request.store)
+    store.end_old_leases(peers())
+    return store.hold_reader(request.name, caller.access, caller.peer)
+
+
 def _move_name(server: FlightServer, caller: Caller, request: requests.MoveName) -> bool:
     caller.access.check_reads()
     return server.store(request.store).move_name(request, caller.access, caller.peer)
@@ -360,6 +367,7 @@ _ACTIONS: dict[str, tuple[type, Answer]] = {
     "topics": (requests.Topics, _reading(answers.topics)),
     "stat": (requests.Stat, _reading(answers.stat)),
     "hold_name": (requests.HoldName, _hold_name),
+    "hold_reader": (requests.HoldReader, _hold_reader),
     "move_name": (requests.MoveName, _move_name),
     "check_append": (requests.CheckAppend, _check_append),
     "stores": (requests.Stores, lambda server, _caller, _request: server.names()),

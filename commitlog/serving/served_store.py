@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Isolation
+from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     AccessDenied,
@@ -30,6 +31,7 @@ from commitlog.remote.remote_index import RENEW_SECONDS
 from commitlog.serving.abandoned_calls import ClientGone, check_client
 from commitlog.serving.access import EVERYTHING, Access
 from commitlog.serving.flush_notices import FlushNotices
+from commitlog.serving.held_position import HeldPosition
 
 _ISOLATIONS = get_args(Isolation)
 NAMES_PER_CLIENT_MAX = 100
@@ -38,9 +40,12 @@ LEASE_NS = int(3 * RENEW_SECONDS * 1e9)
 """How long a reader's name is held for a client that does not say that it still is there."""
 
 
+Held = TypeVar("Held", HeldReaderName, HeldPosition)
+
+
 @dataclass
 class _Lease:
-    held: HeldReaderName
+    held: HeldReaderName | HeldPosition
     client: str
     peer: str
     until_ns: int
@@ -96,12 +101,21 @@ class ServedStore:
     # ---- names of readers -----------------------------------------------------------------------
 
     def hold_name(self, name: str, access: Access, peer: str) -> str:
-        """Takes a reader's name, and returns the lease.
+        """Takes the name of a Spark query's reader, and returns the lease.
 
         `peer` is the client's end of its connection. Raises ReaderInUse, ReaderError, ServerBusy,
         and AccessDenied where the position that the name has is of topics that this client may not
         read, or is another client's.
         """
+        return self._leased(name, access, peer, lambda: HeldReaderName(self.path, name, self.clock))[0]
+
+    def hold_reader(self, name: str, access: Access, peer: str) -> requests.HeldReader:
+        """Takes the name of a Python reader. Raises what `hold_name` raises."""
+        directory = StoreDirectory(self.path)
+        lease, held = self._leased(name, access, peer, lambda: HeldPosition(directory, name, _host(peer), self.clock))
+        return requests.HeldReader(lease, held.store_id, held.epoch, held.told())
+
+    def _leased(self, name: str, access: Access, peer: str, hold: Callable[[], Held]) -> tuple[str, Held]:
         with self._leases_lock:
             holder = next((lease for lease in self._leases.values() if lease.held.name == name), None)
             own = {lease.held.name for lease in self._leases.values() if lease.client == access.name}
@@ -119,7 +133,7 @@ class ServedStore:
                 f"client {access.name} has {len(own)} names of readers, which is the limit; stop some readers, or ask who "
                 "runs the server to drop those that are gone"
             )
-        held = HeldReaderName(self.path, name, self.clock)
+        held = hold()
         try:
             self._check_owner(readers, name, access)
         except BaseException:
@@ -128,7 +142,7 @@ class ServedStore:
         lease = secrets.token_urlsafe(16)
         with self._leases_lock:
             self._leases[lease] = _Lease(held, access.name, peer, self.clock.monotonic_ns() + LEASE_NS)
-        return lease
+        return lease, held
 
     def _check_owner(self, readers: NamedReaders, name: str, access: Access) -> None:
         """Raises AccessDenied where the position of the name may not be replaced by this client."""
@@ -166,6 +180,7 @@ class ServedStore:
         with self._leases_lock:
             lease = self._leases.get(request.lease)
             if lease is None:
+                refuse_replica(StoreDirectory(self.path))  # of several hosts, another one may have the lease
                 return False
             if lease.client != access.name:
                 raise AccessDenied(f"the lease of reader {lease.held.name} is another client's")
@@ -175,15 +190,37 @@ class ServedStore:
                 del self._leases[request.lease]
         with lease.lock:
             try:
-                if request.position is not None:
-                    lease.held.move(self._position(lease.held.name, request.position, access))
-                lease.held.write(now=request.now)
+                if isinstance(lease.held, HeldPosition):
+                    if request.position is not None:
+                        self._commit(lease.held, request, access, peer)
+                else:
+                    if request.position is not None:
+                        lease.held.move(self._position(lease.held.name, request.position, access, peer))
+                    lease.held.write(now=request.now)
             finally:
                 if request.release:
                     lease.held.close()
         return True
 
-    def _position(self, name: str, position: requests.Position, access: Access) -> NamedReader:
+    def _commit(self, held: HeldPosition, request: requests.MoveName, access: Access, peer: str) -> None:
+        """Moves a Python reader, no further than what is flushed.
+
+        Raises AccessDenied for topics that the client may not read. All topics are among them if
+        the reader is one of all: it would keep those that the client does not see.
+        """
+        position = request.position
+        assert position is not None
+        access.check_reads(position.offsets)
+        if position.all_topics and not access.covers_all:
+            raise AccessDenied(
+                f"reader {held.name} would keep the messages of all topics, and the token {access.name} is for "
+                f"{', '.join(access.topics)}: name the topics of the reader, or ask who runs the server for a token"
+            )
+        with self.index() as (index, _):
+            queues = {topic: index.ranges(topic).sound for topic in position.offsets}
+        held.commit(position, request.epoch, queues, _client_of(access), _host(peer))
+
+    def _position(self, name: str, position: requests.Position, access: Access, peer: str) -> NamedReader:
         """The position as it is written.
 
         Topics that the client may not see count as passed over, or they would be kept for it.
@@ -213,7 +250,8 @@ class ServedStore:
             pattern=position.pattern,
             all_lanes=position.all_lanes,
             passed_over=frozenset(passed_over),
-            client=None if access is EVERYTHING else Client(access.name, access.topics),
+            client=_client_of(access),
+            host=_host(peer),
         )
         NamedReaders.check(moved)
         return moved
@@ -242,6 +280,14 @@ class ServedStore:
         for index, _ in self._indexes.values():
             index.close()
         self._indexes.clear()
+
+
+def _client_of(access: Access) -> Client | None:
+    return None if access is EVERYTHING else Client(access.name, access.topics)
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
 
 
 def _made_by(access: Access, readers: NamedReaders) -> set[str]:

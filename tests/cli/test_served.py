@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import threading
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -15,19 +14,13 @@ from commitlog.cli.app import app
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
-    DataLoss,
     IllegalArgument,
     IllegalTopic,
-    OffsetOutOfRange,
     ReadingWarning,
     StoreNotFound,
     UnknownTopic,
 )
-from commitlog.message import Message
-from commitlog.planning.address import parse_address
 from commitlog.reader import Reader
-from commitlog.reading.starting_point import EARLIEST, LATEST, QueueStarts
-from commitlog.remote.remote_messages import RemoteMessages
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load
@@ -115,56 +108,32 @@ def test_damage(store: HandMadeStore, served_base: str) -> None:
     with pytest.warns(ReadingWarning):
         left = printed(store.path, "cat", "--skip-corrupt", *words)
     with by_url(served_base):
-        assert printed(place_of(store.path), "cat", "--skip-corrupt", *words) == left
+        with pytest.warns(ReadingWarning):
+            assert printed(place_of(store.path), "cat", "--skip-corrupt", *words) == left
         done = CliRunner().invoke(app, ["cat", place_of(store.path), *words])
+    by_path = CliRunner().invoke(app, ["cat", str(store.path), *words]).stdout_bytes  # its error keeps a mapping
     assert isinstance(done.exception, CorruptRecord)
     assert str(store.path) not in str(done.exception)
     assert left.count(b"\n") == 11
-    assert left.startswith(done.stdout_bytes)
+    assert done.stdout_bytes == by_path
 
 
+@pytest.mark.filterwarnings("ignore:.*was not stopped properly")  # it may look while a lane is made by hand
 def test_following(tmp_path: Path, served_base: str) -> None:
     """What comes later is printed too, also of a topic and of a lane that were not there."""
     store = small_store(tmp_path / "store")
     with by_url(served_base):
-        address = parse_address(place_of(store.path))
+        url = place_of(store.path)
     with pytest.warns(ReadingWarning, match="no topic later yet"):
-        messages = iter(RemoteMessages(address, ["orders", "later"], QueueStarts(LATEST), follow=True))
-    found: list[Message] = []
-    reading = threading.Thread(target=lambda: found.extend(next(messages) for _ in range(3)))
-    store.lane(0).append("orders", b"new")
-    store.lane(0).append("later", b"first")
-    store.publish()
-    store.lane(7).append("orders", b"new lane")
-    store.publish()
-    reading.start()
-    reading.join()
+        reader = Reader(url, ["orders", "later"], start="latest", follow=True)
+    with reader:
+        store.lane(0).append("orders", b"new")
+        store.lane(0).append("later", b"first")
+        store.publish()
+        store.lane(7).append("orders", b"new lane")
+        store.publish()
+        found = list(islice(reader, 3))
     assert sorted(message.value for message in found) == [b"first", b"new", b"new lane"]
-
-
-@pytest.mark.parametrize(
-    ("is_restored", "error", "what"),
-    [(False, DataLoss, "another store"), (True, OffsetOutOfRange, "beyond the store's")],
-)
-def test_following_a_store_that_is_replaced(
-    tmp_path: Path, served_base: str, is_restored: bool, error: type[CommitLogError], what: str
-) -> None:
-    """By another one, or by an older copy of it: who follows is told."""
-    store = small_store(tmp_path / "store")
-    shutil.copytree(store.path, tmp_path / "older")
-    store.lane(0).append("orders", b"new")
-    store.publish()
-    with by_url(served_base):
-        address = parse_address(place_of(store.path))
-    messages = iter(RemoteMessages(address, ["orders"], QueueStarts(EARLIEST), follow=True))
-    assert len([next(messages) for _ in range(201)]) == 201
-    store.path.rename(tmp_path / "broken")
-    if is_restored:
-        (tmp_path / "older").rename(store.path)
-    else:
-        small_store(store.path, rows=150)
-    with pytest.raises(error, match=what):
-        next(messages)
 
 
 def test_what_is_wrong(store: HandMadeStore, served_base: str) -> None:

@@ -11,9 +11,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import commitlog
 from commitlog.errors import ReadingWarning
-from commitlog.planning.address import parse_address
-from commitlog.reading.starting_point import EARLIEST, QueueStarts
-from commitlog.remote.remote_messages import RemoteMessages
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import declare
@@ -57,11 +54,12 @@ def test_a_follower_by_url_is_warned(tmp_path: Path, served_base: str) -> None:
     """As `cat -f URL` is, which reads by it."""
     store = small_store(tmp_path / "store")
     with by_url(served_base):
-        address = parse_address(place_of(store.path))
+        url = place_of(store.path)
     with pytest.warns(
         ReadingWarning, match="no topic oders yet, and the reader waits for it; there are: orders, other"
-    ):
-        RemoteMessages(address, ["oders"], QueueStarts(EARLIEST), follow=True)
+    ) as warned:
+        commitlog.Reader(url, ["oders"], follow=True).close()
+    assert warned[0].filename == __file__
 
 
 def test_a_topic_that_is_to_come_is_no_mistake(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.programs import DOCS, files
 PAGE = DOCS / "serve.md"
 PRINTED = {
     "read_served.py": "['apple', 'pear']\n[('pear',)]\n",
+    "url_reader.py": "0 0\n0 1\n",
     "flight_client.py": "['events', 'orders'] ['fruit', 'price']\n[{'fruit': 'pear'}]\n",
 }
 

@@ -240,6 +240,7 @@ def _bases(target: Target) -> Bases:
         "limit_rows": {"ranges": [["typed", 0, 0, 1]], "most": 5, "first": ["typed", 0]},
         "schemas": {"topics": ["typed"]},
         "hold_name": {"name": "etl"},
+        "hold_reader": {"name": "billing"},
         "move_name": {"lease": "x", "position": {"store_id": store_id, "offsets": {"orders": {"0": 3}}}},
         "check_append": {"topic": "typed"},
         "topics": {},

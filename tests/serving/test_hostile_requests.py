@@ -30,7 +30,7 @@ from commitlog.remote.server_errors import from_bytes
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.serving.asking import ask, client_of
 
-ACTIONS = ("look", "find_by_times", "sizes", "limit_rows", "schemas", "hold_name", "move_name", "stores")
+ACTIONS = ("look", "find_by_times", "sizes", "limit_rows", "schemas", "hold_name", "hold_reader", "move_name", "stores")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -159,7 +159,8 @@ def test_names_of_readers(target: Target, name: str) -> None:
         return {path for path in target.store.path.parent.rglob("*") if not {"readers", "servers"} & {*path.parts}}
 
     before = others()
-    target.act("hold_name", as_json({"store": "store", "name": name}))
+    for action in ("hold_name", "hold_reader"):
+        target.act(action, as_json({"store": "store", "name": name}))
     assert others() == before
     assert not [path for path in target.store.path.parent.iterdir() if path.name not in ("store", "log")]
 

@@ -196,6 +196,7 @@ ASKED: dict[str, Callable[[str], Any]] = {
     "topics": lambda _topic: requests.Topics("store"),
     "stat": lambda _topic: requests.Stat("store"),
     "hold_name": lambda topic: requests.HoldName("store", f"of-{topic}"),
+    "hold_reader": lambda topic: requests.HoldReader("store", f"for-{topic}"),
     "move_name": lambda _topic: requests.MoveName("store", "no-lease"),
     "check_append": lambda topic: requests.CheckAppend("store", topic),
     "stores": lambda _topic: requests.Stores(),
@@ -217,6 +218,7 @@ def test_no_answer_tells_of_a_topic_that_the_token_is_not_for(store: HandMadeSto
     readers = NamedReaders(store.directory)
     for topic in ("orders", "other"):
         readers.save(NamedReader(f"of-{topic}", store.directory.load().id, {topic: {0: 1}}, moved_ms=1))
+        readers.save(NamedReader(f"for-{topic}", store.directory.load().id, {topic: {0: 1}}, moved_ms=1, kind=PYTHON))
     readers.save(NamedReader("of-all", store.directory.load().id, {"orders": {0: 1}}, 1, kind=PYTHON, all_topics=True))
     outcomes = {}
     with server_of([store.path], tokens=tokens, writable=True) as server:

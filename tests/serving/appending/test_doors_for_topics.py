@@ -43,8 +43,8 @@ SENDING = {
 }  # fmt: skip
 """The public names by which a topic comes in to be sent to, or declared; the sink has options."""
 READING = {
-    "Message", "Producer.last", "Reader", "RemoteReceipt", "TopicSchema", "read_arrow", "request Look",
-    "request Looked", "request Schemas", "commitlog cat --topic", "commitlog forward --topic",
+    "Producer.last", "Reader", "RemoteReceipt", "TopicSchema", "read", "read_arrow", "request Look",
+    "request Looked", "request Position", "request Schemas", "commitlog cat --topic", "commitlog forward --topic",
     "commitlog forward --topic-map", "commitlog token --topics", "commitlog topics --delete", "commitlog topics --trim",
 }  # fmt: skip
 """Those by which a topic is read, or is told."""
@@ -60,7 +60,7 @@ Doors = tuple[dict[str, Door], dict[str, Door], dict[str, Door]]
 
 
 def _public_names() -> Iterator[str]:
-    owners = {name: getattr(commitlog, name) for name in commitlog.__all__}
+    owners = {name: getattr(commitlog, name) for name in commitlog.__all__ if name != "Message"}  # it tells, not asks
     for owner, made in {**owners, "logging.Handler": commitlog.logging.Handler}.items():
         if not inspect.isclass(made):
             if callable(made) and _takes_topic(made):

@@ -12,10 +12,7 @@ from pyarrow import flight
 
 import commitlog
 from commitlog.errors import IllegalProperty
-from commitlog.planning.address import parse_address
-from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.properties import BytesKey
-from commitlog.remote.remote_messages import RemoteMessages
 from tests.served import name_of
 from tests.serving.appending import shared_store
 
@@ -49,8 +46,8 @@ def test_keys_of_any_bytes_by_flight(store: commitlog.Store, url: str, served_ba
                 writer.write_table(table)
     read = shared_store.messages(store, "keyed")
     assert [_bytes(message.key) for message in read] == KEYS * 2
-    address = parse_address(url)
-    remote = list(RemoteMessages(address, ["keyed"], QueueStarts()))
+    with commitlog.Reader(url, "keyed") as reader:
+        remote = list(reader)
     assert [_bytes(message.key) for message in remote] == KEYS * 2
     assert commitlog.read_arrow(store.path, "keyed").read_all()["key"].to_pylist() == KEYS * 2
     with commitlog.Producer(store.path) as by_path, commitlog.RemoteProducer(url) as by_url:

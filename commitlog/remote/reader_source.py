@@ -1,0 +1,31 @@
+"""Where a Reader reads: a directory, or a server by URL."""
+
+from __future__ import annotations
+
+import os
+
+from commitlog.clock import Clock
+from commitlog.errors import named_while_loading
+from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
+from commitlog.reading.message_source import MessageSource, Wanted
+from commitlog.reading.store_messages import StoreMessages
+
+Path = str | os.PathLike[str]
+
+
+def open_source(
+    path: Path | Address, wanted: Wanted, clock: Clock, token: str | None, *files: Path | None
+) -> MessageSource:
+    """Opens what a reader reads. `files` are token_file, ca_file, cert_file and key_file.
+
+    An address has its credentials already. Raises IllegalArgument, and what StoreMessages and
+    ServedMessages raise.
+    """
+    if not isinstance(path, Address):
+        credentials = Credentials(token, *(None if file is None else os.fspath(file) for file in files))
+        path = address_of(path, credentials, OF_READ_ARROW) or path
+    if not isinstance(path, Address):
+        return StoreMessages(path, wanted, clock)
+    with named_while_loading("reading by URL"):
+        from commitlog.remote.served_messages import ServedMessages  # PyArrow is not needed otherwise
+    return ServedMessages(path, wanted, clock)
