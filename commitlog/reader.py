@@ -18,7 +18,7 @@ import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.errors import (
@@ -37,11 +37,14 @@ from commitlog.reading.hand import Hand
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import MessageSource, Wanted, topics_of
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
+from commitlog.reading.rests import Rests
 from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
 from commitlog.remote.reader_source import open_source
 from commitlog.statistics import ReaderStatistics
 
-_WAIT_SECONDS_LEAST, _WAIT_SECONDS_MOST = 0.001, 0.02
+if TYPE_CHECKING:
+    from commitlog.appending.followed_store import FollowedStore
+
 _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
 
@@ -62,17 +65,24 @@ class Reader:
     - `start`: "earliest", "latest", "last 100" (of each topic and partition), "10 minutes ago", an
       ISO time, an offset for every partition, or offsets for single ones, as in
       `{"orders": {0: 42, 1: 7}}` (−1 latest, −2 earliest; the others begin at the earliest).
-    - `isolation`: "flushed" (survives power loss) or "committed".
+    - `isolation`: "flushed" survives a power loss. "committed" is in the segment files, and
+      survives the end of all processes. "accepted" is what producers have written to shared memory,
+      which survives that as well. A power loss may take back what was only committed or accepted,
+      and other messages get its offsets: a reader that goes on then raises DataLoss.
     - `lanes`: only these, as in `{0, 2}`.
     - `members=(i, n)`: only lanes whose number modulo n is i, so that n readers share the work. A
       lane that is added while they follow belongs to one of them, too.
     - `follow`: wait for more at the end, instead of stopping there.
+    - `hurry`: a message is committed and flushed at once while this reader follows, as if somebody
+      waited for its receipt. That costs more syncs.
 
     With a `name` the reader goes on where the last reader of that name was; `start` says where the
     first reader of the name begins. `commit` says which messages are done. Messages that were given
     out and not committed come again: each message comes at least once. One process at a time holds
     a name. Retention keeps the messages that the reader of a name has not committed. Readers that
-    share the lanes by `members` have a name each.
+    share the lanes by `members` have a name each. A position is never ahead of what is flushed:
+    where `isolation` lets the reader be ahead, `commit` waits for the flush, for ten seconds at
+    most, and an automatic commit takes what is flushed.
 
         with Reader("data/events", topic="orders", name="billing", follow=True) as reader:
             for message in reader:
@@ -107,13 +117,14 @@ class Reader:
         *,
         start: str | int | Mapping[str, Mapping[int, int]] = "earliest",
         follow: bool = False,
-        isolation: Literal["flushed", "committed"] = "flushed",
+        isolation: Literal["flushed", "committed", "accepted"] = "flushed",
         lanes: Collection[int] | None = None,
         members: tuple[int, int] | None = None,
         name: str | None = None,
         auto_commit_seconds: float | None = None,
         fail_on_data_loss: bool = True,
         ignore_corrupt: bool = False,
+        hurry: bool = False,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         ca_file: str | os.PathLike[str] | None = None,
@@ -121,8 +132,8 @@ class Reader:
         key_file: str | os.PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if isolation not in ("flushed", "committed"):
-            raise IllegalArgument(f"isolation is 'flushed' or 'committed', not {isolation!r}")
+        if isolation not in ("flushed", "committed", "accepted"):
+            raise IllegalArgument(f"isolation is 'flushed', 'committed' or 'accepted', not {isolation!r}")
         self.topics = topics_of(topic)
         self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock
@@ -130,7 +141,7 @@ class Reader:
         choice = LaneChoice.of(lanes, members)
         self._position: ReaderPosition | None = None
         self._hand = Hand()
-        self._given_at_rest, self._rest_seconds, self._is_at_end = -1, 0.0, False
+        self._is_at_end = False
         self._closed, self._failure = False, ""
         self._held: Exception | None = None
         """An error that is raised at the next call, because a batch was given out before it."""
@@ -138,9 +149,11 @@ class Reader:
         self._pieces = self._read(refresh=follow)  # messages that came since are given out too
         wanted = Wanted(self.topics, choice, isolation, follow, ignore_corrupt)
         files = token_file, ca_file, cert_file, key_file
-        self._source: MessageSource = open_source(path, wanted, clock, token, *files)
+        self._followed = _followed_store(isolation) if hurry and follow else None
+        self._source: MessageSource = open_source(path, wanted, clock, self._followed, token, *files)
+        self._rests = Rests(clock, isolation, self._source.least_rest)
         try:
-            check_options(name, self.topics, auto_commit_seconds, isolation, one_log=self._source.one_log)
+            check_options(name, self.topics, auto_commit_seconds, one_log=self._source.one_log)
             if name is not None:
                 kept = self._source.keep_position(name)
                 self._position = ReaderPosition(kept, name, self.topics, choice, auto_commit_seconds, clock)
@@ -175,7 +188,7 @@ class Reader:
         message = next(self._hand.next, None)
         while message is None:
             if self._must_rest:
-                self._source.wait(self._rest())
+                self._source.wait(self._rests.next(self._hand.given))
             message = self._take()
         return message
 
@@ -199,7 +212,7 @@ class Reader:
             if left <= 0:
                 return None
             if self._must_rest:
-                self._source.wait(min(self._rest(), left))
+                self._source.wait(min(self._rests.next(self._hand.given), left))
 
     def batches(self, most: int = 1000, timeout: float | None = None) -> Iterator[list[Message]]:
         """Gives the messages in lists: those that are there, and at most `most` of them.
@@ -235,7 +248,7 @@ class Reader:
                     if batch or left <= 0:
                         break
                     if self._must_rest:
-                        self._source.wait(min(self._rest(), left))
+                        self._source.wait(min(self._rests.next(self._hand.given), left))
         except StopIteration:
             if not batch:
                 raise
@@ -273,7 +286,7 @@ class Reader:
                 raise StopAsyncIteration from None
             if message is not None:
                 return message
-            await asyncio.sleep(self._rest() if self._must_rest else 0)
+            await asyncio.sleep(self._rests.next(self._hand.given) if self._must_rest else 0)
 
     def _take(self) -> Message | None:
         """Returns the next message, or None if there is none at the moment.
@@ -354,16 +367,6 @@ class Reader:
     @property
     def _must_rest(self) -> bool:
         return self._is_at_end or self._source.is_waiting
-
-    def _rest(self) -> float:
-        """Returns the seconds to wait before the next look.
-
-        They grow each time, until a message comes.
-        """
-        fresh = self._hand.given != self._given_at_rest
-        self._given_at_rest = self._hand.given
-        self._rest_seconds = _WAIT_SECONDS_LEAST if fresh else min(self._rest_seconds * 2, _WAIT_SECONDS_MOST)
-        return self._rest_seconds
 
     def _note_end(self) -> None:
         """Notes that there are no more messages. Raises ReaderError if an error was the end."""
@@ -472,6 +475,8 @@ class Reader:
         if self._last_statistics is None:
             self._note_last_statistics()
         self._source.close()
+        if self._followed is not None:
+            self._followed.close()
         if self._position is not None:
             self._position.close()
 
@@ -484,3 +489,9 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _followed_store(isolation: str) -> FollowedStore:
+    from commitlog.appending.followed_store import FollowedStore  # needs ZeroMQ
+
+    return FollowedStore(isolation)

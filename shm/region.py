@@ -86,7 +86,7 @@ class Region:
         """Maps an open file. The mapping keeps a copy of the descriptor."""
         self.path = path
         facts = os.fstat(fd)
-        self.size, self._inode = facts.st_size, facts.st_ino
+        self.size, self.inode = facts.st_size, facts.st_ino
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._mapping = mmap.mmap(fd, self.size, prot=access)
         self.bytes = memoryview(self._mapping)
@@ -135,7 +135,7 @@ class Region:
         Its memory stays usable then, but no other process can find it any more.
         """
         try:
-            return os.stat(self.path, follow_symlinks=False).st_ino != self._inode
+            return os.stat(self.path, follow_symlinks=False).st_ino != self.inode
         except FileNotFoundError:
             return True
 

@@ -30,11 +30,12 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
+from collections.abc import Mapping
 
 import numpy as np
 
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
-from commitlog.errors import DamagedFile, ReadingWarning
+from commitlog.errors import DamagedFile, DataLoss, ReadingWarning
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.log_walk import Step
 from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
@@ -82,6 +83,9 @@ class LaneIndex:
         """The log offset of the first record that was not deleted."""
         self._walked_to = -1
         self._indexed_to = 0
+        self._read_to = 0
+        self._pool: tuple[str, int] | None = None
+        """The pool of the last look that met one."""
         self._trusts_queues = True
         self._has_told_of_nothing = False
         self._hole_end = 0  # end of the last hole that was walked past
@@ -96,6 +100,8 @@ class LaneIndex:
         """
         is_trimmed = not self.view.one_log and self._trims.refresh(self.view.store_id)
         limits = self.view.limits(self.lane)
+        if self.log.isolation != "flushed":
+            self._check_pool()
         if self.view.live and limits.dispatched < self._indexed_to:
             self.forget()  # a sync of the consume queues failed: until lost entries are placed again, records are walked
         elif self.log.limit_of(limits) < self.limit and self.view.is_replica:
@@ -109,6 +115,32 @@ class LaneIndex:
             return self._look(limits)
         finally:
             self._trim()
+
+    def note_read(self, where: int, ends: Mapping[str, int]) -> None:
+        """Notes that somebody has read on, up to a log offset, since the last look.
+
+        `ends` has where topics go on. So what a later look finds lost is missed.
+        """
+        self._read_to = max(self._read_to, where)
+        for topic, end in ends.items():
+            if (known := self.queues.get(topic)) is not None:
+                known.end = max(known.end, end)
+
+    def _check_pool(self) -> None:
+        """Raises DataLoss where a pool is gone with messages that were read and not yet flushed.
+
+        Another pool begins with what is flushed. New messages get the offsets of those lost.
+        """
+        control = self.view.control
+        pool = None if control is None else (str(control.region.path), control.region.inode)
+        known, self._pool = self._pool, pool or self._pool
+        reached = max(self.limit, self._read_to)
+        if None in (known, pool) or known == pool or self.view.known_end(self.lane) >= reached:
+            return
+        raise DataLoss(
+            f"{self.view.path}: lane {self.lane} was read up to offset {reached:,} of its log before all of that was "
+            f"flushed, and what is behind {self.view.known_end(self.lane):,} was lost with its shared memory: start again"
+        )
 
     def _look(self, limits: LaneLimits) -> bool:
         while True:

@@ -21,10 +21,15 @@ WALK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Some records of one segment. `next_where` is the log offset at which the log goes on."""
+    """Some records of one segment.
+
+    `next_where` is the log offset at which the log goes on. `buffer` is what `table` was made of: a
+    mapped segment, or a copy of a part of one.
+    """
 
     table: RecordTable
     next_where: int
+    buffer: Buffer
 
 
 def walk(
@@ -50,11 +55,11 @@ def walk(
         )  # fmt: skip
         if table.stop in (Stop.CORRUPT, Stop.ZERO):
             if len(table):
-                yield Step(table, start + table.stop_position)
+                yield Step(table, start + table.stop_position, segment)
             reason = table.reason or "nothing but zeros below the limit"
             raise CorruptRecord(f"lane {lane}: {reason}", start + table.stop_position)
         where = start + (segment_bytes if table.stop is Stop.BLANK else table.stop_position)
-        yield Step(table, where)
+        yield Step(table, where, segment)
         if table.stop is Stop.PARTIAL:
             return
 

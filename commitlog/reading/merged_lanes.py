@@ -12,7 +12,7 @@ from typing import Generic
 
 import numpy as np
 
-from commitlog.reading.cursors import Item, Piece
+from commitlog.reading.forms import Item, Piece
 from commitlog.record.byte_ranges import Ints
 
 

@@ -71,6 +71,12 @@ class KeptPosition(Protocol):
     def store_id(self) -> str:
         """The id of the store that the name was taken in."""
 
+    def flushed(self, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """The places (topic and lane → next queue offset), or where less is flushed, that place.
+
+        A power cut may take back what is not flushed, and other messages get its offsets.
+        """
+
     def load(self) -> NamedReader | None:
         """The position, or None if the name is new. Raises ReaderError."""
 
@@ -100,6 +106,10 @@ class MessageSource(Protocol):
     @property
     def is_waiting(self) -> bool:
         """Whether `messages` has nothing at the moment, and more is on its way."""
+
+    @property
+    def least_rest(self) -> float:
+        """The shortest time between two looks of a follower, in seconds."""
 
     @property
     def index(self) -> QueuesOfStore:

@@ -48,6 +48,10 @@ class QueueOrder:
         if self._next.get(topic, offset) < offset:
             self._next[topic] = offset
 
+    def ends(self) -> Mapping[str, int]:
+        """Topic → the queue offset of the next record."""
+        return self._next
+
     def pass_hole(self) -> None:
         """Notes that the walk leaves out a hole of the log.
 

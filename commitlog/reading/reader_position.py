@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 Places = dict[tuple[str, int], int]
 """(topic, lane) → next queue offset."""
 
+_FLUSH_NS_MOST, _LOOK_SECONDS = 10 * 10**9, 0.001
+"""How long a commit waits until what it commits is flushed, and how often it looks."""
+
 
 class ReaderPosition:
     """The position of one reader, whose name `kept` holds until `close`."""
@@ -103,11 +106,11 @@ class ReaderPosition:
             }
         else:
             self._done = self._gone_on(known, index, fail_on_data_loss)
-        reader = self._registered(self._done)
+        committed = self._kept.flushed(self._done)
+        reader = self._registered(committed)
         if known != reader:
             self._kept.save(reader, epoch=None)
-        self._index = index
-        self._committed = dict(self._done)
+        self._index, self._committed = index, committed
         return QueueStarts(EARLIEST, _by_topic(self._done))
 
     def _gone_on(self, known: NamedReader, index: QueuesOfStore, fail_on_data_loss: bool) -> Places:
@@ -232,7 +235,7 @@ class ReaderPosition:
         try:
             with self._lock:
                 self._check_is_free()
-                self._write(places)
+                self._write(self._when_flushed(places))
         finally:
             self._close_if_wanted()
 
@@ -243,6 +246,23 @@ class ReaderPosition:
             )
         if self._is_closed:
             raise ReaderError(f"reader {self.name} is closed: commit before you close it")
+
+    def _when_flushed(self, places: Places) -> Places:
+        """Waits until all before these places is flushed. Raises ReaderError if it takes long."""
+        deadline = self.clock.monotonic_ns() + _FLUSH_NS_MOST
+        self._is_writing = True
+        try:
+            while self._kept.flushed(places) != places:
+                if self.clock.monotonic_ns() > deadline:
+                    raise ReaderError(
+                        f"reader {self.name}: what is to be committed was accepted and is not flushed after "
+                        f"{_FLUSH_NS_MOST // 10**9} seconds, so nothing was committed: see `commitlog health "
+                        f"{self._kept.place}`, and commit again"
+                    )
+                self.clock.sleep(_LOOK_SECONDS)
+        finally:
+            self._is_writing = False
+        return places
 
     def _commit_if_due(self, every_ns: float) -> None:
         """Does an automatic commit when it is time.
@@ -263,7 +283,7 @@ class ReaderPosition:
 
     def _write_or_complain(self) -> None:
         try:
-            self._write(self._done.copy())
+            self._write(self._kept.flushed(self._done.copy()))
             self._complaint = ""
         except CommitLogError as error:
             text = str(error)
@@ -323,7 +343,6 @@ def check_options(
     name: str | None,
     topics: Collection[str] | None,
     auto_commit_seconds: float | None,
-    isolation: str,
     *,
     one_log: bool,
 ) -> None:
@@ -346,10 +365,6 @@ def check_options(
         check_topic(topic)
     if one_log:
         raise OptionError(f"name={name!r}: a RocketMQ store root is only read, and keeps no position: leave it out")
-    if isolation != "flushed":
-        raise OptionError(
-            f"name={name!r}: a position needs flushed messages, because a power loss may take others: leave isolation out"
-        )
 
 
 def seek(index: TopicIndex, name: str, to: str) -> NamedReader:

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from commitlog.clock import Clock
+import numpy as np
+import numpy.typing as npt
+
+from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.disk.consume_queue import is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, OptionError, ReadingWarning
 from commitlog.message import Message
-from commitlog.reading.cursors import MESSAGES, VALUES, Form, Item, LaneCursor, QueueCursor
 from commitlog.reading.earlier_epochs import check_read
+from commitlog.reading.forms import MESSAGES, VALUES, Form, Item
 from commitlog.reading.known_topics import check_known, waiting_for
+from commitlog.reading.lane_cursor import LaneCursor
 from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.merged_lanes import merged
 from commitlog.reading.message_source import Wanted
+from commitlog.reading.queue_cursor import QueueCursor
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
+from commitlog.shm.layout import Lane
 
+_LOOK_ANYWAY_NS = 250_000_000
+"""A reader also learns of other things than messages: of a restart, a promotion, a trim."""
+_WORDS = {"flushed": Lane.FLUSHED, "committed": Lane.COMMITTED, "accepted": Lane.WROTE}
+Words = npt.NDArray[np.uint64]
 _SEGMENTS_KEPT = 8
 """How many segments of a RocketMQ log stay mapped: its queues are at different places."""
 
@@ -33,17 +44,33 @@ class StoreMessages:
     Raises StoreNotFound, StoreDamaged, StoreTooNew, StoreRefused.
     """
 
-    def __init__(self, path: str | os.PathLike[str], wanted: Wanted, clock: Clock) -> None:
-        self._wanted, self._clock = wanted, clock
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        wanted: Wanted,
+        clock: Clock,
+        follow_pool: Callable[[Path | None], object],
+    ) -> None:
+        """`follow_pool` is told at each look where the store's pool is."""
+        self._wanted, self._clock, self._follow_pool = wanted, clock, follow_pool
         self._topics = None if wanted.topics is None else set(wanted.topics)
         self._view = open_view(path)
         self._identity = self._view.identity
         self.index = TopicIndex(self._view, wanted.isolation, wanted.lanes, names_unwritten=True)
+        self._seen: tuple[object, Words] = None, np.empty(0, np.uint64)
+        """The control region at the last look, and how far all lanes had come there."""
+        self._moved: list[int] | None = None
+        """The lanes that have moved since the index has looked; None if it has just looked."""
+        self._looked_ns = LONG_AGO_NS
         self._cursors: dict[tuple[int, str], LaneCursor | QueueCursor] = {}
 
     @property
     def path(self) -> os.PathLike[str]:
         return self._view.path
+
+    @property
+    def least_rest(self) -> float:
+        return 50e-6 if self._view.live else 1e-3
 
     @property
     def one_log(self) -> bool:
@@ -54,8 +81,8 @@ class StoreMessages:
         return False
 
     def keep_position(self, name: str) -> StoredPosition:
-        directory = StoreDirectory(self._view.path, self._view.channel)
-        return StoredPosition(directory, self._view.store_id, name, self._clock)
+        directory, isolation = StoreDirectory(self._view.path, self._view.channel), self._wanted.isolation
+        return StoredPosition(directory, self._view.store_id, name, self._clock, isolation=isolation)
 
     def look(self) -> None:
         wanted = self._wanted
@@ -104,8 +131,15 @@ class StoreMessages:
         return self._pieces(VALUES)
 
     def _pieces(self, form: Form[Item]) -> Iterator[Sequence[Item]]:
-        yield from merged(cursor.read(form) for cursor in list(self._cursors.values()))
-        self._raise_damage()
+        if self._moved is None:
+            yield from merged(cursor.read(form) for cursor in list(self._cursors.values()))
+            self._raise_damage()
+            return
+        followed = [self._cursors.get((lane, "")) for lane in self._moved if lane in self._wanted.lanes]
+        cursors = [cursor for cursor in followed if isinstance(cursor, LaneCursor)]
+        yield from merged(cursor.follow(form) for cursor in cursors)
+        if len(cursors) < len(followed) or any(cursor.where < cursor.end() for cursor in cursors):
+            self._looked_ns = LONG_AGO_NS  # the index has to look what that is
 
     def _raise_damage(self) -> None:
         for cursor in self._cursors.values():
@@ -115,18 +149,36 @@ class StoreMessages:
     def refresh(self) -> None:
         """Reads the index again. A reader that follows reads a new lane from its first message on.
 
+        The index looks four times a second. In between the words of shared memory are enough.
         Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
         """
+        if self._only_words_moved():
+            return
         self._view.refresh()
         if self._view.identity != self._identity:
             raise DataLoss(
                 f"{self._view.path} is another store ({self._view.store_id}) than the one that was read "
                 f"({self._identity[0]}), or a restored copy of it: make a new reader"
             )
+        self._follow_pool(self._view.pool)
         check_read(self.index, self._topics, self._wanted.lanes)
         self.index.refresh()
         if self._wanted.follow:
             self._open_cursors(QueueStarts())
+
+    def _only_words_moved(self) -> bool:
+        """Whether it is enough to look at the lanes' positions in shared memory, and notes them."""
+        (known, before), control, now = self._seen, self._view.control, self._clock.monotonic_ns()
+        self._moved = None
+        if control is None:
+            return False
+        words = control.lane_table()[:, _WORDS[self._wanted.isolation]].copy()
+        self._seen = control, words
+        if control is not known or now - self._looked_ns >= _LOOK_ANYWAY_NS:
+            self._looked_ns = now
+            return False
+        self._moved = np.flatnonzero(words != before).tolist()
+        return True
 
     def wait(self, seconds: float) -> None:
         self._clock.sleep(seconds)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
 from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders
+from commitlog.reading.topic_index import TopicIndex
+from commitlog.reading.view import open_view
 
 
 class StoredPosition:
@@ -18,8 +21,19 @@ class StoredPosition:
     Raises ReaderInUse, and ReaderError if this process may only read the store.
     """
 
-    def __init__(self, directory: StoreDirectory, store_id: str, name: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        store_id: str,
+        name: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        isolation: str = "flushed",
+    ) -> None:
         self.name, self.store_id = name, store_id
+        self._may_be_ahead = isolation != "flushed"
+        self._index: TopicIndex | None = None
+        """What is flushed, for a reader that may be ahead. It has a view of its own."""
         self._readers = NamedReaders(directory, clock)
         self._checked: object = None
         """The stamp of a `store.json` of this store, and its epoch."""
@@ -29,6 +43,19 @@ class StoredPosition:
     @property
     def place(self) -> str:
         return str(self._readers.directory.path)
+
+    def flushed(self, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        if not self._may_be_ahead:
+            return dict(places)
+        if self._index is None:
+            self._index = TopicIndex(open_view(self._readers.directory.path))
+        self._index.refresh()
+        ends = {
+            (topic, lane): known.end
+            for lane, index in self._index.lanes.items()
+            for topic, known in index.queues.items()
+        }
+        return {key: min(to, ends.get(key, 0)) for key, to in places.items()}
 
     def load(self) -> NamedReader | None:
         try:
@@ -51,6 +78,9 @@ class StoredPosition:
 
     def let_go(self) -> None:
         self._let_go()
+        if self._index is not None:
+            self._index.lanes.clear()
+            self._index.view.close()
 
     def _check_store(self, epoch: int | None) -> None:
         """Raises ReaderError for another store, and if a start has found a loss since.

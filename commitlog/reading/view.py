@@ -57,6 +57,8 @@ class LaneLimits:
     """
     stopped_properly: bool = True
     """False if the store was killed and its pool is gone: the log may go on behind `flushed`."""
+    accepted: int = 0
+    """How far producers have written into the buffers, where there is a pool."""
 
 
 class LogView(Protocol):
@@ -64,6 +66,8 @@ class LogView(Protocol):
 
     path: Path
     channel: FileChannel
+    control: ControlRegion | None
+    """The positions in shared memory, if there is a pool."""
 
     @property
     def store_id(self) -> str:
@@ -114,6 +118,9 @@ class LogView(Protocol):
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now."""
+
+    def known_end(self, lane: int) -> int:
+        """Up to where the lane was flushed at the last stop, or when the pool was made."""
 
     def left_in_memory(self, isolation: str) -> list[int]:
         """Lanes with accepted bytes that can't be read before somebody runs the store."""
@@ -274,8 +281,11 @@ class StoreView:
             lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
         )
 
+    def known_end(self, lane: int) -> int:
+        return self.facts.lanes.get(lane, 0)
+
     def left_in_memory(self, isolation: str) -> list[int]:
-        if self.control is None:
+        if self.control is None or isolation == "accepted":
             return []
         table = self.control.lane_table()
         known = Lane.FLUSHED if isolation == "flushed" else Lane.COMMITTED
@@ -293,10 +303,11 @@ class StoreView:
         row = control.row(lane)
         for _ in range(_LOOKS_MOST):
             dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
+            accepted = row[Lane.WROTE]
             entries, first = counted_entries(row, dispatched), first_kept(row)
             in_order = max(dispatched, first, self.facts.lanes.get(lane, 0)) <= flushed <= committed
-            if in_order and is_within_reach(row, flushed, committed, self.segment_bytes):
-                return LaneLimits(lane, first, dispatched, flushed, committed, entries)
+            if in_order and committed <= accepted and is_within_reach(row, flushed, accepted, self.segment_bytes):
+                return LaneLimits(lane, first, dispatched, flushed, committed, entries, accepted=accepted)
             SYSTEM_CLOCK.sleep(_LOOK_AGAIN_SECONDS)
         raise DamagedFile(
             f"lane {lane}: its positions in {control.region.path} are damaged: nothing of it can be read before the store "
@@ -318,6 +329,7 @@ class RocketMQView:
     """
 
     live, one_log, is_replica, store_id, pool = False, True, False, "", None
+    control: ControlRegion | None = None
     epoch, epochs = 0, ()
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:
@@ -338,6 +350,9 @@ class RocketMQView:
         """Queue ids that any topic has, ascending."""
         directories = queue_directories(self.path / "consumequeue", self.channel)
         return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
+
+    def known_end(self, lane: int) -> int:
+        return 0
 
     def left_in_memory(self, isolation: str) -> list[int]:
         return []

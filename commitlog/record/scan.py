@@ -64,7 +64,7 @@ def scan(
         return table
     if stop is Stop.END and where < end:
         stop = Stop.FULL
-    return replace(table, stop=stop, reason=reason)
+    return table if (table.stop, table.reason) == (stop, reason) else replace(table, stop=stop, reason=reason)
 
 
 def _scan_in_python(gatherer: RecordGatherer, start: int, last: int, end: int, max_records: int) -> RecordTable:

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from commitlog.clock import Clock
-from commitlog.errors import named_while_loading
+from commitlog.errors import OptionError, named_while_loading
 from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
 from commitlog.reading.message_source import MessageSource, Wanted
 from commitlog.reading.store_messages import StoreMessages
+
+if TYPE_CHECKING:
+    from commitlog.appending.followed_store import FollowedStore
 
 Path = str | os.PathLike[str]
 
 
 def open_source(
-    path: Path | Address, wanted: Wanted, clock: Clock, token: str | None, *files: Path | None
+    path: Path | Address,
+    wanted: Wanted,
+    clock: Clock,
+    followed: FollowedStore | None,
+    token: str | None,
+    *files: Path | None,
 ) -> MessageSource:
     """Opens what a reader reads. `files` are token_file, ca_file, cert_file and key_file.
 
-    An address has its credentials already. Raises IllegalArgument, and what StoreMessages and
-    ServedMessages raise.
+    `followed` is told that a directory is followed. An address has its credentials already. Raises
+    IllegalArgument, OptionError, and what StoreMessages and ServedMessages raise.
     """
     if not isinstance(path, Address):
         credentials = Credentials(token, *(None if file is None else os.fspath(file) for file in files))
         path = address_of(path, credentials, OF_READ_ARROW) or path
     if not isinstance(path, Address):
-        return StoreMessages(path, wanted, clock)
+        return StoreMessages(path, wanted, clock, _nobody if followed is None else followed.follow)
+    if followed is not None:
+        raise OptionError(f"{path}: hurry is for a reader on the store's own machine: leave it out")
     with named_while_loading("reading by URL"):
         from commitlog.remote.served_messages import ServedMessages  # PyArrow is not needed otherwise
     return ServedMessages(path, wanted, clock)
+
+
+def _nobody(pool: object) -> None:
+    """Nobody is told of a pool."""

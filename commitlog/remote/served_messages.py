@@ -58,12 +58,18 @@ class ServedMessages:
         self._made: Made = []
         """Those that are not given out yet, because one of them is damaged."""
         self.is_waiting = False
+        self.least_rest = 1e-3
 
     @property
     def one_log(self) -> bool:
         return self.index.one_log
 
     def keep_position(self, name: str) -> LeasedPosition:
+        if self._wanted.isolation != "flushed":
+            raise OptionError(
+                f"name={name!r}: by URL a position needs flushed messages, because a power loss may take others: leave "
+                "isolation out"
+            )
         self._kept = LeasedPosition(self.index, name)
         return self._kept
 

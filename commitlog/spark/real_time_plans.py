@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from commitlog.appending.followed_store import FollowedStore
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Slice
 from commitlog.disk.store_directory import StoreDirectory
@@ -30,7 +31,6 @@ from commitlog.shm.control_region import CONTROL_NAME, ControlRegion
 from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROW_WORDS, LANE_ROWS, WORD_BYTES, Lane, segment_start
 from commitlog.shm.write_buffers import buffers_path
 from commitlog.spark.checkpoint_offsets import StreamOffset
-from commitlog.spark.followed_store import FollowedStore
 from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.source import StreamReader
 from commitlog.spark.task_reading import Task
@@ -38,12 +38,6 @@ from commitlog.spark.task_reading import Task
 Answer = dict[str, Any]
 _WORDS: dict[Level, int] = {"flushed": Lane.FLUSHED, "committed": Lane.COMMITTED, "accepted": Lane.WROTE}
 """How far a log is followed → the word of a lane that says how far that is."""
-_STAGES: dict[Level, tuple[str, ...]] = {
-    "flushed": ("committer", "flusher"),
-    "committed": ("committer",),
-    "accepted": (),
-}
-"""How far a log is followed → the stages that each message waits for."""
 _PATIENCE_NS = 60_000_000_000
 """How long the end of a batch waits until all that it has read is flushed."""
 _LOOK_SECONDS = 0.001
@@ -59,7 +53,7 @@ class RealTimePlans:
     def __init__(self, reader: StreamReader, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reader, self._clock = reader, clock
         self._directory = StoreDirectory(reader.options.path)
-        self._followed = FollowedStore(clock)
+        self._followed = FollowedStore(reader.options.follows)
 
     def plan(self, start_json: str, parallelism: int) -> Answer:
         """What the tasks of a batch that begins at `start_json` read and follow.
@@ -73,8 +67,8 @@ class RealTimePlans:
         assert isinstance(index, LocalIndex)
         lanes = self._lanes(index)  # before the index looks again: a task follows from where its backlog ends
         backlog = self._backlog(start, end) if end != start else []
-        level, hurries = reader.options.follows, reader.options.hurry
-        self._followed.follow(index.pool, _STAGES[level] if hurries else ())
+        level = reader.options.follows
+        self._followed.follow(index.pool if reader.options.hurry else None)
         if index.pool is not None:
             watched.append(_stamp(index.pool / CONTROL_NAME, any_time=True))
         shares = _shares(lanes, self._most_tasks(parallelism))

@@ -15,7 +15,7 @@ from commitlog.backups.backup_report import BackupReport
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.inspecting.verify import LaneReport
 from commitlog.opening.recovery import LaneEnd, _Recovery
-from commitlog.reading.cursors import LaneCursor
+from commitlog.reading.lane_cursor import LaneCursor
 from commitlog.watching import health
 from tests.crash import damage_hunt
 from tests.crash.damage_hunt import STATES, Case, hunt

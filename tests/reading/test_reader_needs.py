@@ -203,7 +203,6 @@ def test_lanes_that_are_given_to_another_name(store: HandMadeStore) -> None:
         {"auto_commit_seconds": "1"},
         {"auto_commit_seconds": True},
         {"auto_commit_seconds": 1, "name": None},
-        {"isolation": "committed"},
     ],
     ids=str,
 )

@@ -1,24 +1,21 @@
-"""Where a reader is in one lane, or in one queue of a RocketMQ root, and how it passes damage."""
+"""Where a reader is in one lane, and how it passes damage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
-from commitlog.message import Message, message_of, messages_of
+from commitlog.message import Message, message_of
+from commitlog.reading.forms import BYTES_AT_ONCE, MESSAGES_AT_ONCE, Form, Item, Piece
 from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.log_holes import LogHoles
 from commitlog.reading.log_walk import RecentSegments, Step
-from commitlog.reading.queue_bounds import record_of_entry
 from commitlog.reading.queue_order import Fault, QueueOrder
 from commitlog.reading.skipped_damage import LogError, SkippedDamage
 from commitlog.reading.starting_point import LATEST, QueueStarts, resolve
@@ -26,57 +23,17 @@ from commitlog.reading.time_search import find_by_time
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.lost_crc import LOST_CRC, is_in_good_order, up_to_lost_crc
 from commitlog.record.record import Record, decode
-from commitlog.record.record_layout import HOSTS_V6, Buffer, SysFlag
+from commitlog.record.record_layout import Buffer
 from commitlog.record.table import RecordGatherer, RecordTable
 from commitlog.shm.layout import segment_start
-
-_ENTRIES_AT_ONCE = 1_000
-_MESSAGES_AT_ONCE, _BYTES_AT_ONCE = 1_000, 256 << 10
-"""How many records are checked together, or more bytes if one is larger.
-
-If one of them is damaged, they are taken one by one.
-"""
-
-Item = TypeVar("Item")
-Piece = tuple[Ints, Sequence[Item]]
-"""Some neighbours of a lane, or none after a long walk, and for each the place in the order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form(Generic[Item]):
-    """What a reader gives out for a message."""
-
-    of_table: Callable[[RecordTable, Buffer], Sequence[Item]]
-    """Makes it of records that were checked and have none of the bits `unwanted`."""
-    of_message: Callable[[Message], Item]
-    unwanted: int
-
-
-MESSAGES: Form[Message] = Form(messages_of, lambda message: message, SysFlag.COMPRESSED | HOSTS_V6)
-
-
-def _values_of(table: RecordTable, buffer: Buffer) -> list[memoryview]:
-    view, starts = memoryview(buffer), table.body_positions
-    ends = starts + table.body_sizes
-    return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-
-VALUES: Form[bytes | memoryview] = Form(_values_of, attrgetter("value"), SysFlag.COMPRESSED)
-"""The values alone. They may be views of a segment."""
-
-
-def _piece(messages: list[Message], form: Form[Item]) -> Piece[Item]:
-    """A piece of a RocketMQ log, whose queues are merged by their records' places in it."""
-    places = [message.physical_offset for message in messages]
-    return np.array(places, np.int64), [form.of_message(message) for message in messages]
 
 
 def _ends_of_pieces(sizes: Ints) -> Iterator[int]:
     """Where each piece of records with these sizes ends."""
     begin, ends = 0, np.cumsum(sizes)
     while begin < len(sizes):
-        most = int(ends[begin]) + _BYTES_AT_ONCE
-        begin = max(min(int(np.searchsorted(ends, most)), begin + _MESSAGES_AT_ONCE), begin + 1)
+        most = int(ends[begin]) + BYTES_AT_ONCE
+        begin = max(min(int(np.searchsorted(ends, most)), begin + MESSAGES_AT_ONCE), begin + 1)
         yield begin
 
 
@@ -215,6 +172,31 @@ class LaneCursor:
         if self._skipped:
             self._skipped.tell(self._missing())
 
+    def follow(self, form: Form[Item]) -> Iterator[Piece[Item]]:
+        """Gives the few messages that have come since the index has looked.
+
+        It stops before anything unusual: a new topic, damage, more than one piece. The next look of
+        the index, and `read`, know what that is.
+        """
+        if self.where < self._index.limit or self.damage is not None or self._skipped:
+            return
+        for piece in self._index.log.walk(self._open, self.where, self.end()):
+            if not isinstance(piece, Step):
+                return
+            table = piece.table
+            rows = self._wanted(table)
+            if len(rows):
+                checked = None
+                if int(table.sizes[rows].sum()) <= BYTES_AT_ONCE and self._order.continues(table, rows):
+                    checked = _checked(table, rows, piece.buffer, form.unwanted, self._index.log.holes)
+                if checked is None:
+                    return
+                self._count(checked)
+                yield checked.store_timestamps, form.of_table(checked, piece.buffer)
+                self._order.pass_rows(table, rows)
+            self.where = piece.next_where
+            self._index.note_read(self.where, self._order.ends())
+
     def _pieces(self, step: Step, form: Form[Item]) -> Generator[Piece[Item], None, bool]:
         """Gives the wanted messages of a step. Returns False if it stopped at damage."""
         table = step.table
@@ -222,7 +204,7 @@ class LaneCursor:
         if not len(rows):
             yield rows, ()
             return True
-        buffer = self._open(table.buffer_start)
+        buffer = step.buffer
         faults = {} if self._order.continues(table, rows) else self._faults(table, rows, buffer)
         begin = 0
         for end in _ends_of_pieces(table.sizes[rows]):
@@ -267,7 +249,8 @@ class LaneCursor:
             try:
                 message = message_of(self._decode(buffer, position, where))
             except CorruptRecord as error:
-                path = self._index.log.lane_directory.segment_path(table.buffer_start)
+                start = segment_start(where, self._index.view.segment_bytes)
+                path = self._index.log.lane_directory.segment_path(start)
                 if not self._pass(where, CorruptRecord(error.reason, where, str(path))):
                     self._order.pass_rows(table, rows[:number])
                     return False
@@ -382,104 +365,3 @@ class LaneCursor:
     def _missing(self) -> int:
         ends = {topic: self._index.queues[topic].end for topic in self._first if topic in self._index.queues}
         return sum(max(end - self._first[topic] - self._given.get(topic, 0), 0) for topic, end in ends.items())
-
-
-class QueueCursor:
-    """Where a reader is in one queue of a RocketMQ store root.
-
-    `where` is the place of its next record in the log.
-    """
-
-    def __init__(
-        self, index: LaneIndex, topic: str, segments: RecentSegments, starts: QueueStarts, ignore_corrupt: bool
-    ) -> None:
-        self._index, self._topic, self._segments, self._ignore_corrupt = index, topic, segments, ignore_corrupt
-        self._queue = index.consume_queues.named(topic)
-        self.damage: LogError | None = None
-        """The damage at which the last `read` stopped before the end."""
-        known = index.queues[topic]
-        self._name = f"{topic}, queue {index.lane}"
-        self._skipped = SkippedDamage(self._name)
-        self._lost = 0
-        self._next = resolve(
-            starts.of(topic, index.lane), known.first, known.end, partial(find_by_time, index, topic), where=self._name
-        )
-        self._stop = known.end
-        first, last = (self._entries(offset, 1) for offset in (min(self._next, known.end - 1), known.end - 1))
-        self._end = last[0][0] + last[0][1] if last else 0
-        self.where = first[0][0] if first and self._next < known.end else self._end
-
-    def end(self) -> int:
-        """The log offset at which the queue's last record ends."""
-        return self._end
-
-    def read(self, form: Form[Item]) -> Iterator[Piece[Item]]:
-        """Gives the messages from here to the queue's end.
-
-        Their places in the order are their places in the log. At damage it stops, with the error in
-        `damage`.
-        """
-        self.damage = None
-        messages: list[Message] = []
-        taken = 0
-        for message in self._messages():
-            messages.append(message)
-            taken += len(message.value)
-            if len(messages) == _MESSAGES_AT_ONCE or taken >= _BYTES_AT_ONCE:
-                yield _piece(messages, form)
-                messages, taken = [], 0
-        if messages:
-            yield _piece(messages, form)
-
-    def _messages(self) -> Iterator[Message]:
-        while self._next < self._stop:
-            entries = self._entries(self._next, min(_ENTRIES_AT_ONCE, self._stop - self._next))
-            if not entries:
-                error = DamagedFile(f"{self._name}: the file with entry {self._next:,} is gone")
-                if not self._pass(error, self._next_file()):
-                    return
-            for where, size, _ in entries:
-                try:
-                    message = message_of(record_of_entry(self._segments, self._queue, self._next, where, size))
-                except (CorruptRecord, DamagedFile) as error:
-                    if not self._pass(self._placed(error, where), self._next + 1):
-                        return
-                    continue
-                if not self._queue.offset_is_stored:
-                    message = replace(message, topic=self._topic, partition=self._index.lane, offset=self._next)
-                yield message
-                self.where = where + size
-                self._next += 1
-        self._skipped.tell(self._lost)
-
-    def _pass(self, error: LogError, upto: int) -> bool:
-        """Leaves out the entries before `upto` if it may; otherwise returns False."""
-        error = error.with_traceback(None)  # its frames would keep the segments mapped
-        if not self._ignore_corrupt:
-            self.damage = error
-            return False
-        self._skipped.add(self._next, error)
-        self._lost += upto - self._next
-        self._next = upto
-        return True
-
-    def _placed(self, error: LogError, where: int) -> LogError:
-        """Returns the error with file and offset, which an error of `plain_body` lacks."""
-        if not isinstance(error, CorruptRecord) or error.file is not None:
-            return error
-        start = segment_start(where, self._segments.segment_bytes)
-        return CorruptRecord(error.reason, where, str(self._segments.lane_directory.segment_path(start)))
-
-    def _next_file(self) -> int:
-        """Finds the first queue offset behind the next one that begins a file of the queue.
-
-        If there is no such file, it is the queue's end.
-        """
-        with self._index.consume_queues.open(self._topic) as queue:
-            begins = (start // ENTRY_BYTES for start in queue.starts())
-            return min((begin for begin in begins if self._next < begin < self._stop), default=self._stop)
-
-    def _entries(self, offset: int, count: int) -> list[tuple[int, int, int]]:
-        with self._index.consume_queues.open(self._topic) as queue:
-            entries: list[tuple[int, int, int]] = queue.entries(offset, count).tolist()
-            return entries
