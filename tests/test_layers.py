@@ -294,13 +294,22 @@ def test_import_is_light(module: str) -> None:
     assert done.stdout.split() == []
 
 
-def test_a_start_loads_little() -> None:
-    """The libraries of Python that cost a millisecond or more, and that no stage needs.
+@pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        (
+            "commitlog.stages.supervisor",
+            (*HEAVY, "_hashlib", "asyncio", "multiprocessing", "shutil", "socket", "subprocess"),
+        ),
+        ("commitlog.spark.jvm_planner", ("pyspark", "pyarrow.compute", "commitlog.remote.requests", "pydantic", "zmq")),
+    ],
+)
+def test_a_start_loads_little(module: str, unneeded: tuple[str, ...]) -> None:
+    """What costs a millisecond or more, and is not needed at each start.
 
-    Each user waits for the supervisor's imports at each start of a store.
+    A user waits for the supervisor at each start of a store, and for the planner at each session.
     """
-    unneeded = (*HEAVY, "_hashlib", "asyncio", "multiprocessing", "shutil", "socket", "subprocess")
-    program = f"import sys, commitlog.stages.supervisor; print(*(name for name in {unneeded} if name in sys.modules))"
+    program = f"import sys, {module}; print(*(name for name in {unneeded} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == []
 

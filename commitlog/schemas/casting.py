@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute
 
 from commitlog.errors import SchemaError
 from commitlog.schemas.types import FLOATS, INTEGERS, LISTS, stored_type
@@ -110,12 +109,16 @@ def _as_lists(maps: pa.MapArray) -> pa.ListArray:
 
 def _offsets(lists: pa.Array) -> pa.Array:
     """Where the lists begin and end in what `flatten` gives: nulls have no items there."""
+    from pyarrow import compute  # takes 25 ms of a core to load: no plan and few reads need it
+
     ends = np.cumsum(compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
     return pa.array(np.concatenate(([0], ends))).cast(pa.int32())
 
 
 def _refuse_new_infinities(doubles: pa.Array, floats: pa.Array) -> None:
     """Raises ArrowException for a number that is too large for a FLOAT. Rounding is no error."""
+    from pyarrow import compute
+
     infinite = compute.is_inf(floats)
     if compute.any(infinite).as_py() and compute.any(compute.and_(infinite, compute.is_finite(doubles))).as_py():
         raise pa.ArrowInvalid("a number is too large for a FLOAT")
