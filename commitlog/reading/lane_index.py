@@ -42,6 +42,7 @@ from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.readable_log import ReadableLog, RetentionWasQuicker
 from commitlog.reading.view import LaneLimits, LogView
+from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import segment_start
 
 WALK_RATHER_BYTES = 8192
@@ -299,7 +300,9 @@ class LaneIndex:
             if not len(rows):
                 continue
             first = int(table.queue_offsets[rows[0]])
-            end = int(table.queue_offsets[rows[-1]]) + 1
+            # A number may be damaged. It hides no message, and the log can hold all up to the end.
+            end = max(int(table.queue_offsets[rows[-1]]) + 1, first + len(rows))
+            most = (step.next_where - max(self.first, 0)) // RECORD_BYTES_MIN
             where = table.buffer_start + int(table.positions[rows[0]])
             known = self.queues.get(topic)
             is_after_hole = self._hole_end > 0 and topic in self._met  # what is missing was in it
@@ -310,10 +313,10 @@ class LaneIndex:
                 )
             if known is None:
                 begin = 0 if self.first <= 0 else first  # if nothing was deleted, the others are damaged
-                known = self.queues[topic] = QueueRange(begin, end, 0)
+                known = self.queues[topic] = QueueRange(begin, begin, 0)
                 if begin < first:
                     known.waypoints.append((begin, max(self.first, 0)))
-            known.end = max(known.end, end)
+            known.end = max(known.end, min(end, max(known.first, mark.before) + most))
             self._met.add(topic)
             last = known.waypoints[-1][1] if known.waypoints else -1
             if last < 0 or where - last >= WAYPOINT_BYTES or last < self._hole_end:
