@@ -11,6 +11,12 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Places are those in `bytes`. No CRC is computed, as in Python.
  */
 final class CheckedRecords {
+    private static final int TOPIC_BYTES_MOST = 255;
+    private static final UTF8String HERE = UTF8String.fromString(".");
+    private static final UTF8String ABOVE = UTF8String.fromString("..");
+    private static final UTF8String SLASH = UTF8String.fromString("/");
+    private static final UTF8String NUL = UTF8String.fromBytes(new byte[1]);
+
     final int[] at;
     final int[] size;
     final int[] sysFlag;
@@ -78,7 +84,9 @@ final class CheckedRecords {
     /** Adds a record that a walk has come to, if it is the topic's and was not read before. */
     void addIfWanted(int place, int size, long where) throws Unreadable {
         this.find(place, size, where);
-        if (this.isInQueue() && this.isOfTopic() && this.queueOffset(place) >= this.nextOffset()) {
+        if (!this.isOfTopic()) {
+            checkName(this.foundTopic());
+        } else if (this.isInQueue() && this.queueOffset(place) >= this.nextOffset()) {
             this.append(place, size);
         }
     }
@@ -90,11 +98,21 @@ final class CheckedRecords {
         if (!this.isInQueue()) {
             return null;
         }
+        return this.foundTopic();
+    }
+
+    private UTF8String foundTopic() {
         byte[] name = new byte[this.foundTopicBytes];
-        for (int i = 0; i < name.length; i++) {
-            name[i] = read.get(this.foundTopicAt + i);
-        }
+        this.bytes.get(this.foundTopicAt, name, 0, name.length);
         return UTF8String.fromBytes(name);
+    }
+
+    /** A name that no topic can have is damage, also where nobody wants the record (commitlog/record/record.py). */
+    static void checkName(UTF8String topic) throws Unreadable {
+        if (topic.numBytes() > TOPIC_BYTES_MOST || topic.equals(HERE) || topic.equals(ABOVE)
+                || topic.contains(SLASH) || topic.contains(NUL) || !topic.isValid()) {
+            throw new Unreadable("a topic that is not a name");
+        }
     }
 
     private boolean isInQueue() {

@@ -197,6 +197,7 @@ final class LaneFollower implements PartitionReader {
         }
         return size;
     }
+
     /** The records of a record's topic; null if nobody wants it. */
     private CheckedRecords recordsHere(int size) throws Unreadable {
         UTF8String topic = this.head.topicAt(this.log.bytes(), this.placeHere(), size, this.where);
@@ -205,6 +206,7 @@ final class LaneFollower implements PartitionReader {
         }
         CheckedRecords found = (CheckedRecords) this.topics.get(topic);
         if (found == null) {
+            CheckedRecords.checkName(topic);
             this.plan.checkPassedOver(topic);
         }
         return found;
