@@ -255,15 +255,6 @@ def test_wrong_numbers_in_a_message(
     check_wrong_numbers(spark, tmp_path_factory.getbasetemp(), rows, wrong)
 
 
-@pytest.mark.nightly
-@settings(FEW, max_examples=1_000)
-@given(rows=st.lists(st.sampled_from(SMALL_ROWS), min_size=1, max_size=9), wrong=wrong_numbers)
-def test_wrong_numbers_in_a_message_many(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], wrong: Any
-) -> None:
-    check_wrong_numbers(spark, tmp_path_factory.getbasetemp(), rows, wrong)
-
-
 def store_of_a_wrong_number(path: Path) -> tuple[HandMadeStore, TopicSchema]:
     """A whole message, and the same with a wrong number of its empty list."""
     store = HandMadeStore(path)
@@ -300,11 +291,4 @@ def test_each_query_leaves_out_the_same_messages(spark: SparkSession, tmp_path: 
 @given(damages=damages)
 def test_damage_never_gives_other_rows(spark: SparkSession, typed: HandMadeStore, damages: list[Damage]) -> None:
     """Whatever happens to the segments, the rows or the error are the Python source's."""
-    check_damaged(spark, typed, damages)
-
-
-@pytest.mark.nightly
-@settings(FEW, max_examples=500)
-@given(damages=damages)
-def test_damage_never_gives_other_rows_many(spark: SparkSession, typed: HandMadeStore, damages: list[Damage]) -> None:
     check_damaged(spark, typed, damages)

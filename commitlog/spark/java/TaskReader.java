@@ -68,7 +68,7 @@ final class TaskReader implements PartitionReader {
     }
 
     /** What is still to be read: a slice for each range. */
-    private List<Slice> left() {
+    List<Slice> left() {
         List<Slice> found = new ArrayList<Slice>();
         for (int i = this.current; i < this.slices.length; i++) {
             boolean isCurrent = i == this.current;
@@ -123,7 +123,7 @@ final class TaskReader implements PartitionReader {
     }
 
     /** The next batch of good records; null at the end. */
-    private ColumnarBatch read() throws IOException {
+    ColumnarBatch read() throws IOException {
         if (!this.isOpen) {
             this.store.open();
             this.room = (ByteBuffer) KEPT.poll();

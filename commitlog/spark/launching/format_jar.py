@@ -16,6 +16,7 @@ import io
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from commitlog.disk.file_channel import DISK
@@ -64,7 +65,9 @@ def compiled_jar(runtime: Path, spark: Path) -> bytes:
     """The bytes of a new jar. Raises JarNotUsable."""
     try:
         with tempfile.TemporaryDirectory(prefix="commitlog-") as directory:
-            _compile(runtime, spark / "jars", Path(directory))
+            compile_java(runtime, spark, SOURCES.glob("*.java"), Path(directory))
+            if not Path(directory, *PROVIDER.split(".")).with_suffix(".class").exists():
+                raise JarNotUsable(f"the jar for the Spark in {spark} can't be built: no class")
             fixed = {CHECKSUM: checksum(SOURCES).encode(), **files(SOURCES / "META-INF", SOURCES)}
             return _packed({**fixed, **files(Path(directory), Path(directory))})
     except OSError as error:
@@ -72,16 +75,20 @@ def compiled_jar(runtime: Path, spark: Path) -> bytes:
         raise JarNotUsable(f"the jar for Spark's JVM can't be built: {place}{error.strerror or error}") from error
 
 
-def _compile(runtime: Path, jars: Path, target: Path) -> None:
-    """Runs Janino in the directory of the jars, so that their names fit into an argument."""
-    names = sorted(jar.name for jar in jars.glob("*.jar"))
+def compile_java(runtime: Path, spark: Path, sources: Iterable[Path], target: Path, jars: Iterable[Path] = ()) -> None:
+    """Compiles sources into the directory `target`, against the jars of Spark and others.
+
+    It runs Janino in the directory of Spark's jars, so that their names fit into an argument.
+    Raises JarNotUsable.
+    """
+    names = sorted(jar.name for jar in (spark / "jars").glob("*.jar"))
     janino = [name for name in names if name.startswith(("janino-", "commons-compiler-"))]
-    where = ["-encoding", "UTF-8", "-classpath", os.pathsep.join(names), "-d", str(target)]
+    where = ["-encoding", "UTF-8", "-classpath", os.pathsep.join([*map(str, jars), *names]), "-d", str(target)]
     command = [str(runtime / "bin" / "java"), *_QUICK, _TARGET, "-cp", os.pathsep.join(janino), _COMPILER, "-g", *where]
     try:
         done = subprocess.run(
-            [*command, *map(str, sorted(SOURCES.glob("*.java")))],
-            cwd=jars,
+            [*command, *map(str, sorted(sources))],
+            cwd=spark / "jars",
             env={name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_USERS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -91,9 +98,9 @@ def _compile(runtime: Path, jars: Path, target: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise JarNotUsable(f"the jar for Spark's JVM was not built in {_PATIENCE_SECONDS} s") from error
-    if done.returncode or not target.joinpath(*PROVIDER.split(".")).with_suffix(".class").exists():
-        said = done.stdout.decode(errors="replace").strip().splitlines()
-        raise JarNotUsable(f"the jar for the Spark in {jars.parent} can't be built: {said[-1] if said else 'no class'}")
+    if done.returncode:
+        said = done.stdout.decode(errors="replace").strip().splitlines() or ["no class"]
+        raise JarNotUsable(f"the jar for the Spark in {spark} can't be built: {said[-1]}")
 
 
 def _name(version: int, spark: Path) -> str:
