@@ -1,0 +1,116 @@
+"""A named reader by URL goes on at a copy that was promoted; a replica holds no names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DataLoss, StoreRefused
+from commitlog.planning.address import Address
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.remote import leased_position
+from commitlog.replicas.promotion import promote
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import ServerSettings
+from tests.replicas.scene import Scene, await_copy
+from tests.served import forget_connection
+from tests.serving.asking import address_of
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[Server]:
+    """A server that calls a store `store`, whatever its directory is called."""
+    with Server(ServerSettings({"store": str(path)}, "127.0.0.1", 0, advertise="127.0.0.1")) as server:
+        yield server
+
+
+def both(first: Server, second: Server) -> Address:
+    return replace(address_of(first), hosts=address_of(first).hosts + address_of(second).hosts)
+
+
+def send(store: commitlog.Store, first: int, end: int) -> None:
+    with store.producer() as producer:
+        for number in range(first, end):
+            producer.send("orders", b"%d" % number)
+        producer.flush()
+
+
+def committed(path: Path) -> int:
+    return sum(NamedReaders(StoreDirectory(path)).load("billing").offsets["orders"].values())
+
+
+def test_it_goes_on_at_the_promoted_copy(scene: Scene) -> None:
+    """In whatever order the hosts are named: the first one here is the copy."""
+    with _copied(scene) as copy:
+        with scene.open() as store, scene.follower(), serving(scene.primary) as primary:
+            send(store, 0, 50)
+            await_copy(scene)
+            url = str(both(copy, primary))
+            reader = commitlog.Reader(url, "orders", name="billing", follow=True)
+            found = [int(message.value) for message in islice(reader, 30)]
+            reader.commit()
+            assert committed(scene.primary) == 30
+            send(store, 50, 80)
+            await_copy(scene)
+            found += [int(message.value) for message in islice(reader, 40)]
+        promote(scene.copy)
+        with scene.open(scene.copy, listen="") as store, reader:
+            reader.commit()
+            assert committed(scene.copy) == 70
+            send(store, 80, 100)
+            found += [int(message.value) for message in islice(reader, 30)]
+            reader.commit()
+        assert found == list(range(100))
+        assert committed(scene.copy) == 100
+        forget_connection(both(copy, primary))
+
+
+@contextmanager
+def _copied(scene: Scene) -> Iterator[Server]:
+    """A server of a copy, which has nothing yet."""
+    with scene.open(), scene.follower():
+        await_copy(scene)
+    with serving(scene.copy) as server:
+        yield server
+
+
+def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
+    """They were read, and are lost: DataLoss, and a new reader begins where all agree."""
+    with _copied(scene) as copy:
+        with scene.open() as store:
+            with scene.follower():
+                send(store, 0, 50)
+                await_copy(scene)
+            with serving(scene.primary) as primary:
+                url = str(both(primary, copy))
+                send(store, 50, 60)
+                reader = commitlog.Reader(url, "orders", name="billing", follow=True)
+                assert len(list(islice(reader, 60))) == 60
+        promote(scene.copy)
+        with scene.open(scene.copy, listen="") as store, reader:
+            send(store, 100, 120)
+            with pytest.raises(DataLoss, match="50 to 59 of topic orders"):
+                next(reader)
+        forget_connection(both(primary, copy))
+
+
+def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read without one."""
+    monkeypatch.setattr(leased_position, "PATIENCE_SECONDS", 0.1)
+    with _copied(scene) as copy:
+        url = str(address_of(copy))
+        with scene.open() as store, scene.follower():
+            send(store, 0, 10)
+            await_copy(scene)
+            with commitlog.Reader(url, "orders", follow=True) as reader:
+                assert len(list(islice(reader, 10))) == 10
+            with pytest.raises(StoreRefused, match="is a replica"):
+                commitlog.Reader(url, "orders", name="billing")
+        forget_connection(address_of(copy))
