@@ -8,6 +8,8 @@ If the server is away, what it has not sent is asked for again, for PATIENCE_SEC
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from commitlog.errors import (
     CorruptRecord,
     DamagedFile,
     DataLoss,
+    NotEnoughThreads,
     OffsetOutOfRange,
     ServerError,
     ServerUnavailable,
@@ -36,6 +39,7 @@ from commitlog.remote.flight_connection import PATIENCE_SECONDS, connection_of
 from commitlog.remote.record_pieces import Merged, QueueKey, Records, Waiting, merged, records_of, table_of
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.remote.remote_rows import ticket_of
+from commitlog.remote.requests import NAMED_WAIT_MS_MAX
 from commitlog.threads import Background
 
 if TYPE_CHECKING:
@@ -44,8 +48,6 @@ if TYPE_CHECKING:
     from commitlog.columns.read_plan import Slice
     from commitlog.record.table import RecordTable
 
-WAIT_MS = 1_000
-"""How long the server may wait for more, each time. A close waits for its answer."""
 AHEAD_BYTES = 16 << 20
 """What may wait for the user's thread. It may be passed by one piece."""
 _PIECE_BYTES_MOST, _PIECE_BYTES_LEAST = 4 << 20, 64 << 10
@@ -54,6 +56,7 @@ _FIRST_ROWS = 64
 """Messages of the first piece of a queue, when nobody knows how large they are."""
 _GROWTH = 32
 _CLOSE_SECONDS = 5.0
+_END_AGAIN_SECONDS = 0.02
 _LOOK_AGAIN_SECONDS = 0.1
 """The rest after a failure."""
 
@@ -102,6 +105,7 @@ class Fetching:
         self._error: CommitLogError | None = None
         self._is_done = self._is_ended = False
         self._thread: Background | None = None
+        self._waiter, self._waits = secrets.token_hex(8), False
         self._look(self._index)
 
     # ---- the user's side ------------------------------------------------------------------------
@@ -143,8 +147,9 @@ class Fetching:
         close_at_end(self, Fetching._leave_to_parent, holds_data=False)
 
     def close(self) -> None:
-        """Ends the thread and waits for it. It hears of that when the server answers."""
-        self.end()
+        """Ends the thread and waits for it."""
+        self._end()
+        self._end_wait()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
@@ -153,6 +158,19 @@ class Fetching:
 
     def end(self) -> None:
         """Ends the thread, soon. What was read ahead is dropped."""
+        self._end()
+        if self._waits:
+            with contextlib.suppress(NotEnoughThreads):  # then it ends some seconds later
+                Background(self._end_wait, "commitlog-ends")
+
+    def _end_wait(self) -> None:
+        """Ends a wait of the thread at the server, which may only begin there now."""
+        with contextlib.suppress(CommitLogError, MemoryError):  # a server that is away waits no more
+            while self._waits:
+                self._index.end_wait(self._waiter)
+                self._clock.sleep(_END_AGAIN_SECONDS)
+
+    def _end(self) -> None:
         with self._changed:
             self._is_ended = True
             self._pieces.clear()
@@ -194,7 +212,7 @@ class Fetching:
             return True
         if not self._wanted.follow:
             return False
-        self._look_again(WAIT_MS)
+        self._look_again(NAMED_WAIT_MS_MAX)
         return True
 
     def _is_hungry(self, queue: _Queue) -> bool:
@@ -235,13 +253,16 @@ class Fetching:
     def _look_again(self, wait_ms: int) -> None:
         """Looks until there is more, or an end. A server that is away is asked for a while."""
         while True:
-            self._check_end()
             try:
-                has_moved = self._index.refresh(wait_ms)
+                self._waits = bool(wait_ms)
+                self._check_end()
+                has_moved = self._index.refresh(wait_ms, self._waiter)
                 self._failing_since_ns = None
             except ServerUnavailable as error:
                 self._rest_after(error)
                 continue
+            finally:
+                self._waits = False
             if has_moved or not wait_ms:
                 self._look(self._index)
                 return

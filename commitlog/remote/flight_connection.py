@@ -98,10 +98,11 @@ class Connection:
         self._at = 0
         self._was_there = False
 
-    def ask(self, kind: str, request: object) -> Any:
+    def ask(self, kind: str, request: object, *, patient: bool = True) -> Any:
         """Returns the answer to an action, as Python reads its JSON. `kind` names the action.
 
-        If no server answers, it tries again for a while; but not if none has ever answered.
+        If no server answers, it tries again for a while, unless it is not to be `patient`; nor does
+        it if none has ever answered.
 
         Raises what the server raises, ServerUnavailable, AccessDenied, CertificateRefused.
         """
@@ -115,7 +116,7 @@ class Connection:
             return orjson.loads(memoryview(answers[0])) if answers else None
 
         passed_over = _PASSED_OVER.get(kind, (OffsetOutOfRange,))
-        return self._at_some_host(call, patient=self._was_there, passed_over=passed_over)
+        return self._at_some_host(call, patient=patient and self._was_there, passed_over=passed_over)
 
     def read(self, ticket: bytes, port: int | None = None) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """The batches of a ticket, each with its metadata, which is b"" if there is none.

@@ -81,9 +81,9 @@ class RemoteIndex:
         """The ports of the server's processes."""
         return self._looked.ports
 
-    def refresh(self, wait_ms: int = 0) -> bool:
+    def refresh(self, wait_ms: int = 0, waiter: str = "") -> bool:
         seen = "" if self._known is None else self._known.version
-        look = requests.Look(self.address.store, self.isolation, self._wanted, seen, wait_ms)
+        look = requests.Look(self.address.store, self.isolation, self._wanted, seen, wait_ms, waiter)
         answer = self._connection.ask("look", look)
         try:
             looked = requests.Looked(**answer)
@@ -117,6 +117,11 @@ class RemoteIndex:
     def _warn(self, looked: requests.Looked) -> None:
         if looked.warning and (self._known is None or self._known.warning != looked.warning):
             self.warn(f"{self.path}: {looked.warning}")
+
+    def end_wait(self, waiter: str) -> None:
+        """Ends a `refresh` of another thread that waits under this name."""
+        look = requests.Look(self.address.store, topics=(), waiter=waiter)
+        self._connection.ask("look", look, patient=False)
 
     def topics(self, *, deleted: bool = False) -> list[str]:
         return sorted(topic for topic, is_deleted in self._topics.items() if deleted or not is_deleted)

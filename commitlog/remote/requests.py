@@ -19,8 +19,8 @@ QueuePart = tuple[str, int, int, int]
 """Topic, lane, and the queue offsets [begin, end)."""
 Offsets = dict[str, dict[int, int]]
 
-WAIT_MS_MAX = 1_000
-"""How long the answer to `look` may wait for something new."""
+WAIT_MS_MAX, NAMED_WAIT_MS_MAX = 1_000, 10_000
+"""How long the answer to `look` may wait for something new, without a name and with one."""
 BATCH_BYTES_MAX = 64 << 20
 """Bytes of a batch that a client may send. Ours send smaller ones."""
 
@@ -36,6 +36,9 @@ class Look:
     nothing of these queues has moved since, the answer is short, and comes as soon as something
     does, or after `wait_ms` (1,000 at most). A server that has too many such requests does not
     wait.
+
+    A wait with a name may last 10,000 ms, because a request of the same `waiter` that does not wait
+    ends it.
     """
 
     store: str
@@ -43,6 +46,7 @@ class Look:
     topics: tuple[str, ...] | None = None
     seen: str = ""
     wait_ms: int = 0
+    waiter: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -21,13 +22,15 @@ from commitlog.remote import requests
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.serving.access import Access
 from commitlog.serving.flight_errors import damage_as_seen, without_paths
+from commitlog.serving.flush_notices import LOOK_SECONDS, REST_SECONDS
 from commitlog.serving.served_store import ServedStore
 from commitlog.watching.store_facts import as_json, collect
 
-_LOOK_SECONDS = 1.0
-"""The time between two looks while a client waits, unless a notice of the flusher comes first.
+_LOOKS_A_SECOND = 200
+"""How often all clients together look that wait for quiet topics of a busy store.
 
-A start of the store and a trim give no notice.
+There, each of the notices would be a look of every client. So a client rests after a notice that
+was not for it, longer and longer.
 """
 _OFFSET_END = 1 << 58
 """Queue offsets are below this: an entry of 20 bytes has its place in a file of 2^63 bytes."""
@@ -39,14 +42,26 @@ def look(store: ServedStore, access: Access, request: requests.Look, ports: tupl
     It must be allowed those that it names. It waits as the request says.
     """
     access.check_reads(request.topics or ())
-    deadline_ns = store.clock.monotonic_ns() + min(request.wait_ms, requests.WAIT_MS_MAX) * 1_000_000
+    if not request.wait_ms:
+        store.notices.end(request.waiter)
+    with store.notices.named(request.waiter) if request.waiter and request.wait_ms else nullcontext():
+        return _awaited(store, access, request, ports)
+
+
+def _awaited(store: ServedStore, access: Access, request: requests.Look, ports: tuple[int, ...]) -> requests.Looked:
+    most_ms = requests.NAMED_WAIT_MS_MAX if request.waiter else requests.WAIT_MS_MAX
+    deadline_ns = store.clock.monotonic_ns() + min(request.wait_ms, most_ms) * 1_000_000
+    rest = 0.0
     while True:
         notices = store.notices.count
         found, pool = _look(store, access, request, ports)
         left_ns = deadline_ns - store.clock.monotonic_ns()
-        if found.topics is not None or left_ns <= 0:
+        if found.topics is not None or left_ns <= 0 or store.notices.is_ended(request.waiter):
             return found
-        store.notices.wait(pool, notices, min(left_ns / 1e9, _LOOK_SECONDS))
+        # nobody else looks for what is committed
+        most = left_ns / 1e9 if request.isolation == "flushed" else min(left_ns / 1e9, LOOK_SECONDS)
+        store.notices.wait(pool, notices, most, rest, request.waiter)
+        rest = min(max(2 * rest, REST_SECONDS), store.notices.waiting / _LOOKS_A_SECOND)
         if store.notices.count == notices and store.clock.monotonic_ns() >= deadline_ns:
             return found  # the client asks again, which is a look
 
@@ -62,7 +77,7 @@ def _look(
     seen_version, _, seen_hash = request.seen.partition(" ")
     with store.index(request.isolation) as (index, version):
         pool = index.pool
-        warning = damage_as_seen(index.warning, store, access)
+        warning = index.warning and damage_as_seen(index.warning, store, access)
         facts = requests.Looked(
             request.seen,
             index.store_id,

@@ -59,7 +59,7 @@ class ServedStore:
         self.name, self.path, self.clock = name, path, clock
         self._locks = {(isolation, reads): threading.Lock() for isolation in _ISOLATIONS for reads in (False, True)}
         self._indexes: dict[tuple[str, bool], tuple[LocalIndex, str]] = {}
-        self.notices = FlushNotices()
+        self.notices = FlushNotices(self._version)
         self._run = secrets.token_hex(4)
         self._looks = 0
         self._leases: dict[str, _Lease] = {}
@@ -170,6 +170,10 @@ class ServedStore:
         if access.covers_all:
             return True
         return of_nobody if known.client is None else known.client.is_like(Client(access.name, access.topics))
+
+    def _version(self) -> str:
+        with self.index() as (_, version):
+            return version
 
     def _store_id(self) -> str:
         with self.index() as (index, _):

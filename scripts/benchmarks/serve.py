@@ -1,8 +1,8 @@
 """serve: the same rows by the store's path, from its server, and from Kafka.
 
 The server is one process. Whatever a contestant needs besides Spark counts: its server, or Kafka's
-broker. The last groups are one client that reads into Arrow without Spark, and a stream that waits
-for rows (live.py).
+broker. The last groups are one client that reads without Spark, into Arrow and message by message
+with a Reader, and a stream that waits for rows (live.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import psutil
@@ -38,6 +39,13 @@ STREAM = (
     Metric("client GB", "s of CPU a GB, of the client"),
     Metric("clock", "rows/s", "higher"),
 )
+READER = (
+    Metric("core", "messages a CPU second of the client", "higher"),
+    Metric("client", "µs of CPU a message, of the client"),
+    Metric("server", "µs of CPU a message, of the server"),
+    Metric("clock", "messages/s", "higher"),
+)
+LISTS = "by URL, in lists with commits"
 PATH, PLAIN, TLS = "by path", "by URL", "by URL, TLS"
 _REPEATS = 4
 """A client alone is quick, so each turn reads the rows so often."""
@@ -100,6 +108,13 @@ def _batches(bench: Bench, session: Any, broker: kafka_broker.Broker | None, fil
             TLS: partial(_read_alone, tls, secure, files["ca"], count),
         }
         bench.compare(f"one client, read_arrow, {size} B", STREAM, PLAIN, streams, rows=count * _REPEATS)
+        readers: dict[str, Turn] = {
+            PATH: partial(read_messages, lambda: commitlog.Reader(store.path, TOPIC), None, count),
+            PLAIN: partial(read_messages, lambda: commitlog.Reader(url, TOPIC), plain, count),
+            TLS: partial(read_messages, lambda: commitlog.Reader(secure, TOPIC, ca_file=files["ca"]), tls, count),
+            LISTS: partial(read_lists, lambda: commitlog.Reader(url, TOPIC, name=token_hex(8)), plain, count),
+        }
+        bench.compare(f"one client, a Reader, {size} B", READER, PLAIN, readers, rows=count)
 
 
 def _reader(session: Any) -> Any:
@@ -136,6 +151,37 @@ def _read_alone(server: Server, url: str, ca_file: str | None, count: int) -> Sa
         "server GB": spent / size * 1e9,
         "client GB": watch.cpu_seconds / size * 1e9,
         "clock": rows / watch.seconds,
+    }
+
+
+def read_messages(opened: Callable[[], commitlog.Reader], server: Server | None, count: int) -> Sample:
+    """Values and offsets of all messages are used, one by one."""
+    before, used = 0.0 if server is None else cpu_seconds(server), 0
+    with Stopwatch() as watch, opened() as reader:
+        for message in reader:
+            used += message.offset >= 0 and len(message.value) > 0
+    return _read_by(server, before, watch, used, count)
+
+
+def read_lists(opened: Callable[[], commitlog.Reader], server: Server, count: int) -> Sample:
+    """The same in lists, each of which a named reader commits."""
+    before, used = cpu_seconds(server), 0
+    with Stopwatch() as watch, opened() as reader:
+        for messages in reader.batches(50_000):
+            used += sum(message.offset >= 0 and len(message.value) > 0 for message in messages)
+            reader.commit()
+    return _read_by(server, before, watch, used, count)
+
+
+def _read_by(server: Server | None, before: float, watch: Stopwatch, used: int, count: int) -> Sample:
+    if used != count:
+        raise RuntimeError(f"{used} messages came of {count}")
+    spent = 0.0 if server is None else cpu_seconds(server) - before
+    return {
+        "core": count / watch.cpu_seconds,
+        "client": watch.cpu_seconds / count * 1e6,
+        "server": spent / count * 1e6,
+        "clock": count / watch.seconds,
     }
 
 

@@ -56,6 +56,7 @@ _VALUE = "batch, value only, noop sink, 100 B"
 _COLUMNS, _TYPED = "batch of 8 columns, noop sink", "typed topic, 1,000 rows a message"
 _SENT = "rows of 8 columns"
 _ALONE, _ALONE_1KB = "one client, read_arrow, 100 B", "one client, read_arrow, 1024 B"
+_READER = "one client, a Reader, 100 B"
 _SERVED = "stream, 50 messages/s, by path and by URL"
 _CATCH_UP, _COPY, _BARE = "a new replica catches up, 1 KB", "replica, over TLS", "pwrite, and fdatasync each 16 MiB"
 _EACH = "1 KB, one at a time, with a replica"
@@ -297,6 +298,7 @@ TARGETS = (
     Target("serve", "rows of 100 B a CPU second of the server", "≥", 3e6, _plain(_ALONE, "by URL", "core")),
     Target("serve", "TLS, s/GB more at the server", "≤", 0.35, _more(_ALONE_1KB, "by URL, TLS", "by URL", "server GB")),
     Target("serve", "TLS, s/GB more at the client", "≤", 0.35, _more(_ALONE_1KB, "by URL, TLS", "by URL", "client GB")),
+    Target("serve", "messages of 100 B a CPU second of a Reader", "≥", 1e6, _plain(_READER, "by URL", "core")),
     Target("serve", "50 messages/s, p50, ms more than by path", "≤", 10, _more(_SERVED, "by URL", "by path", "p50")),
     Target("serve", "an idle stream, the server, of a core", "≤", 0.005, _plain(_SERVED, "by URL", "source")),
     Target(

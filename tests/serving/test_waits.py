@@ -15,7 +15,7 @@ import commitlog
 from commitlog.planning.address import parse_address
 from commitlog.remote import requests
 from commitlog.remote.remote_index import RemoteIndex
-from commitlog.serving import answers
+from commitlog.serving import answers, flush_notices
 from commitlog.serving.flight_server import FlightServer
 from commitlog.serving.served_store import ServedStore
 from commitlog.spark import server_wait
@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog.Stor
 def store(running: commitlog.Store, orders: str, monkeypatch: pytest.MonkeyPatch) -> commitlog.Store:
     """A running store with a message of topic `orders`, where servers wait for long."""
     monkeypatch.setattr(requests, "WAIT_MS_MAX", LONG_MS)
-    monkeypatch.setattr(answers, "_LOOK_SECONDS", LONG_MS / 1000)
+    monkeypatch.setattr(flush_notices, "LOOK_SECONDS", LONG_MS / 1000)
     append(running, orders)
     return running
 
@@ -207,3 +207,55 @@ def test_rows_of_a_source_while_another_one_is_idle(
     assert ends[0][orders] == {"0": 2}
     for reader in readers:
         reader.stop()
+
+
+def test_a_wait_is_ended_by_its_name(server: FlightServer, orders: str) -> None:
+    """By a request of the same name that does not wait, as a reader's `close` sends it."""
+    waiting, other = (RemoteIndex(parse_address(url_of(server)), topics=(orders,)) for _ in range(2))
+    for index in (waiting, other):
+        index.refresh()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(waiting.refresh, LONG_MS, "one")
+        store = server.store("store")
+        wait_until(lambda: store.notices.waiting, "it waits")
+        other.end_wait("another")
+        assert store.notices.waiting
+        assert not found.done()
+        other.end_wait("one")
+        assert found.result(60) is False
+        assert not store.notices.is_ended("one")
+
+
+def test_those_who_wait_for_quiet_topics_share_the_looks(
+    store: commitlog.Store, server: FlightServer, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each notice of a busy store is not a look for each of them."""
+    looks: list[str] = []
+    plain = answers._look
+
+    def counted(*asked: Any) -> Any:
+        looks.append(orders)
+        return plain(*asked)
+
+    monkeypatch.setattr(answers, "_look", counted)
+    served = server.store("store")
+    index = RemoteIndex(parse_address(url_of(server)), topics=(orders,))
+    index.refresh()
+    with ThreadPoolExecutor(20) as pool:
+        waits = [pool.submit(_wait, url_of(server), orders) for _ in range(20)]
+        wait_until(lambda: served.notices.waiting == 20, "all wait")
+        looks.clear()
+        before = served.notices.count
+        with commitlog.Producer(store.path) as producer:
+            for _ in range(50):
+                producer.send("busy", b"x").wait()
+        wait_until(lambda: served.notices.count > before, "notices come")
+        assert len(looks) < 20 * 50 / 2
+        append(store, orders)
+        assert all(wait.result(60) for wait in waits)
+
+
+def _wait(url: str, topic: str) -> bool:
+    index = RemoteIndex(parse_address(url), topics=(topic,))
+    index.refresh()
+    return index.refresh(LONG_MS)
