@@ -28,6 +28,7 @@ PARTS = (
     "dispatch",
     "stages",
     "planning",
+    "read",
     "spark",
     "serve",
     "replicate",

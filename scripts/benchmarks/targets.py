@@ -270,6 +270,58 @@ TARGETS = (
         _plain(_LIVE, "commitlog", "p50"),
         headline="from `send` to a row in a Spark query, with 50 messages/s, median, ms",
     ),
+    Target(
+        "read",
+        "100 B, value and offset, µs of CPU",
+        "≤",
+        0.6,
+        _plain("100 B", "Reader, value and offset", "cpu"),
+        headline="A message of 100 B in a `Reader`, value and offset, µs of CPU",
+    ),
+    Target(
+        "read", "100 B, key and headers too, µs of CPU", "≤", 1, _plain("100 B", "Reader, key and headers too", "cpu")
+    ),
+    Target("read", "100 B, batches, µs of CPU", "≤", 0.45, _plain("100 B", "Reader.batches", "cpu")),
+    Target("read", "100 B, read_arrow, µs of CPU", "≤", 0.3, _plain("100 B", "read_arrow", "cpu")),
+    Target("read", "100 B, by URL, µs of CPU", "≤", 1, _plain("100 B", "Reader by URL, batches", "cpu")),
+    Target(
+        "read",
+        "Kafka's consumer by Reader",
+        "≥",
+        1.5,
+        _ratio("100 B", "Kafka's consumer, one by one", "Reader, value and offset", "cpu"),
+        headline="CPU of Kafka's consumer for a message, of a `Reader`'s",
+    ),
+    Target(
+        "read",
+        "Kafka's consume(1000) by Reader.batches",
+        "≥",
+        1.5,
+        _ratio("100 B", "Kafka's consumer, consume(1000)", "Reader.batches", "cpu"),
+    ),
+    Target("read", "sent and read, µs of CPU", "≤", 1, _plain("100 B, sent and read", "send, then Reader", "cpu")),
+    *(
+        Target(
+            "read",
+            f"{rate}/s, {name}, {metric}, µs",
+            "≤",
+            most,
+            _plain(f"a reader that follows, {rate} messages/s", name, metric),
+        )
+        for rate in (50, 1000)
+        for name, metric, most in (
+            ("accepted", "p50", 150),
+            ("accepted", "p99", 2000),
+            ("flushed, in a hurry", "p50", 1500),
+        )
+    ),
+    Target(
+        "read",
+        "an idle reader, of a core",
+        "≤",
+        0.003,
+        _plain("a reader that follows, 50 messages/s", "accepted", "idle"),
+    ),
     Target("spark", "50 messages/s, p99, ms", "≤", 250, _plain(_LIVE, "commitlog", "p99")),
     *(
         Target("spark", f"real time, {level}, p50, ms", "≤", most, _plain(_REAL_TIME, f"commitlog, {level}", "p50"))
