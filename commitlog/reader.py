@@ -33,12 +33,14 @@ from commitlog.errors import (
 )
 from commitlog.message import Message
 from commitlog.planning.address import Address
+from commitlog.reading.given_places import GivenPlaces
 from commitlog.reading.hand import Hand
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import MessageSource, Wanted, topics_of
+from commitlog.reading.placed_reader import PlacedReader
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.rests import Rests
-from commitlog.reading.starting_point import Offsets, QueueStarts, parse_starts
+from commitlog.reading.starting_point import QueueStarts, parse_starts
 from commitlog.remote.reader_source import open_source
 from commitlog.statistics import ReaderStatistics
 
@@ -49,7 +51,7 @@ _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
 
 
-class Reader:
+class Reader(PlacedReader):
     """An iterator over the messages of a store.
 
     `for message in Reader("data/events", topic="orders")`; `async for` works as well. One thread at
@@ -140,7 +142,7 @@ class Reader:
         starts = parse_starts(start, clock)
         choice = LaneChoice.of(lanes, members)
         self._position: ReaderPosition | None = None
-        self._hand = Hand()
+        self._hand, self._given = Hand(), GivenPlaces(has_gaps=ignore_corrupt)
         self._is_at_end = False
         self._closed, self._failure = False, ""
         self._held: Exception | None = None
@@ -172,7 +174,7 @@ class Reader:
             starts = self._position.begin(self._source.index, starts, fail_on_data_loss=fail_on_data_loss)
         else:
             check_named(starts, read_queues(self._source.index, self.topics))
-        self._source.begin(starts)
+        self._given.begin(self._source.begin(starts))
 
     @property
     def one_log(self) -> bool:
@@ -322,6 +324,8 @@ class Reader:
             raise
         if piece:
             self._hand.fill(piece)
+            if self._position is None:
+                self._given.note(piece)
         elif self._position is not None:
             self._position.waits()
         if self._closed:  # meanwhile, by another thread or a signal handler
@@ -335,7 +339,7 @@ class Reader:
         first looks for messages that came, and damage that was healed, since the last look.
         """
         if refresh:
-            self._source.refresh()
+            self._source.refresh(whole=True)
         while True:
             is_any = False
             for piece in self._source.messages():
@@ -390,42 +394,6 @@ class Reader:
             self._pieces = self._read(refresh=True)
         else:
             self._failure = f"{type(error).__name__}: {error}"
-
-    # ---- the position of a named reader ---------------------------------------------------------
-
-    def commit(self, message: Message | None = None) -> None:
-        """Stores durably that all messages given out so far are done.
-
-        With a `message`, only messages of its topic and partition are done, up to this message and
-        with it. A position never goes back. The call takes as long as a sync of the disk.
-
-        Raises:
-        - ReaderError: the reader has no name, is closed, is a forked child's, did not give out this
-          message, or can't write its position
-        - IllegalArgument: the argument is no message
-        """
-        self._named().commit(message)
-
-    def position(self) -> Offsets:
-        """Returns the next offset to be given out, by topic and partition: `{"orders": {0: 43}}`.
-
-        Raises ReaderError for a reader without a name.
-        """
-        return self._named().position()
-
-    def committed(self) -> Offsets:
-        """Returns the offsets at which a new reader of this name would begin, as `position` does.
-
-        Raises ReaderError for a reader without a name.
-        """
-        return self._named().committed()
-
-    def _named(self) -> ReaderPosition:
-        if self._position is None:
-            raise ReaderError(
-                "this reader has no name, and so no position: make it with one, Reader(…, name='billing')"
-            )
-        return self._position
 
     # ---- the end --------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import islice
 from operator import length_hint
 
@@ -31,6 +32,11 @@ class Hand:
         """How many messages were given out."""
         before, count, left = self._state
         return before + count - length_hint(left)
+
+    @property
+    def left(self) -> list[Message]:
+        """Those that are in hand and not given out."""
+        return list(copy(self._state[2]))
 
     def fill(self, messages: Sequence[Message]) -> None:
         """Takes these in hand, in place of those that are left."""

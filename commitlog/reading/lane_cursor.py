@@ -92,6 +92,10 @@ class LaneCursor:
         self.where = min([self.where, *holes])
         self._begin()
 
+    def begins(self) -> dict[tuple[str, int], int]:
+        """Where queues begin, by topic and lane: the others do at their first message."""
+        return {(topic, self._index.lane): offset for topic, offset in self._from.items()}
+
     def _ends_before(self, hole: int, topics: Sequence[str]) -> bool:
         """Whether one of the topics has no record behind the hole that begins at this log offset.
 

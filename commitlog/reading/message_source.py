@@ -124,8 +124,22 @@ class MessageSource(Protocol):
         Raises UnknownTopic, IllegalTopic, OptionError. Warns of a topic that a follower waits for.
         """
 
-    def begin(self, starts: QueueStarts) -> None:
-        """Says where to begin, once, after `look`. Raises OffsetOutOfRange."""
+    def begin(self, starts: QueueStarts) -> dict[tuple[str, int], int]:
+        """Says where to begin, after `look`. Another call begins anew, elsewhere.
+
+        Returns the queue offsets, by topic and lane. Queues that are missing there begin at their
+        first message. Raises OffsetOutOfRange.
+        """
+
+    def queues(self) -> dict[tuple[str, int], QueueRange]:
+        """The wanted queues, by topic and lane, as of the last look."""
+
+    def queues_now(self) -> dict[tuple[str, int], QueueRange]:
+        """The wanted queues, by topic and lane, as another look finds them now.
+
+        Reading is not touched by it, and any thread may call it. Raises DataLoss if another store
+        is there.
+        """
 
     def messages(self) -> Iterator[Sequence[Message]]:
         """Gives all wanted messages up to the last look that were not given out, in their order.
@@ -137,8 +151,11 @@ class MessageSource(Protocol):
     def values(self) -> Iterator[Sequence[bytes | memoryview]]:
         """Gives the values of the messages that `messages` would give."""
 
-    def refresh(self) -> None:
+    def refresh(self, *, whole: bool = False) -> None:
         """Looks for messages that came, and damage that was healed, since the last look.
+
+        A look that is not `whole` may leave out all but how far lanes have come, and `messages`
+        then gives only what came since.
 
         Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
         """

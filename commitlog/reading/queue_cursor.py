@@ -54,6 +54,10 @@ class QueueCursor:
         self._end = last[0][0] + last[0][1] if last else 0
         self.where = first[0][0] if first and self._next < known.end else self._end
 
+    def begins(self) -> dict[tuple[str, int], int]:
+        """Where the queue begins, by topic and lane."""
+        return {(self._topic, self._index.lane): self._next}
+
     def end(self) -> int:
         """The log offset at which the queue's last record ends."""
         return self._end

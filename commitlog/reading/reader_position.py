@@ -102,7 +102,7 @@ class ReaderPosition:
             check_named(starts, read_queues(index, self.topics))
             self._done = {
                 (topic, lane): _resolved(index, starts, topic, lane, queue)
-                for topic, lane, queue in _queues(index, self.topics, self.lanes)
+                for topic, lane, queue in queues_of(index, self.topics, self.lanes)
             }
         else:
             self._done = self._gone_on(known, index, fail_on_data_loss)
@@ -111,7 +111,7 @@ class ReaderPosition:
         if known != reader:
             self._kept.save(reader, epoch=None)
         self._index, self._committed = index, committed
-        return QueueStarts(EARLIEST, _by_topic(self._done))
+        return QueueStarts(EARLIEST, by_topic(self._done))
 
     def _gone_on(self, known: NamedReader, index: QueuesOfStore, fail_on_data_loss: bool) -> Places:
         """Returns the places of a known reader in the present queues.
@@ -121,7 +121,7 @@ class ReaderPosition:
         found: Places = {}
         lost: list[str] = []
         missing = 0
-        for topic, lane, queue in _queues(index, self.topics, self.lanes):
+        for topic, lane, queue in queues_of(index, self.topics, self.lanes):
             offset = known.offset(topic, lane)
             if offset is None:
                 offset = queue.first
@@ -152,7 +152,7 @@ class ReaderPosition:
         return f"commitlog readers {self._kept.place} --seek {self.name}"
 
     def _registered(self, places: Places) -> NamedReader:
-        offsets: Offsets = {topic: {} for topic in self.topics or ()} | _by_topic(places)
+        offsets: Offsets = {topic: {} for topic in self.topics or ()} | by_topic(places)
         everything = self.topics is None
         store_id = self._kept.store_id
         return NamedReader(
@@ -197,16 +197,18 @@ class ReaderPosition:
             self._done.update(self._last)
             self._last = {}
 
-    def _given_out(self) -> Places:
+    def places(self) -> Places:
+        """For each topic and lane, the queue offset that will be given out next."""
         return self._done | self._last
 
-    def position(self) -> Offsets:
-        """For each topic and lane, the queue offset that will be given out next."""
-        return _by_topic(self._given_out())
+    def move(self, places: Places) -> None:
+        """Notes that the reader has moved to these places: all before them counts as done."""
+        self._no_child()
+        self._done, self._last = dict(places), {}
 
     def committed(self) -> Offsets:
         """For each topic and lane, the queue offset where a new reader of this name would begin."""
-        return _by_topic(self._committed)
+        return by_topic(self._committed)
 
     # ---- commits --------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class ReaderPosition:
         commit of this thread, or the file can't be written), IllegalArgument (not a message).
         """
         self._no_child()
-        places = self._given_out()
+        places = self.places()
         if message is not None:
             if not isinstance(message, Message):
                 raise IllegalArgument(
@@ -382,7 +384,7 @@ def seek(index: TopicIndex, name: str, to: str) -> NamedReader:
         reader = readers.load(name)
         check_owner(reader, index.view.store_id, readers)
         offsets: Offsets = {topic: dict(lanes) for topic, lanes in reader.offsets.items()}
-        queues = {(topic, lane): queue for topic, lane, queue in _queues(index, None, reader.lanes)}
+        queues = {(topic, lane): queue for topic, lane, queue in queues_of(index, None, reader.lanes)}
         queues = {key: queue for key, queue in queues.items() if reader.offset(*key) is not None}
         named = {(topic, lane) for topic, lanes in starts.offsets.items() for lane in lanes}
         check_named(starts, set(queues), least=EARLIEST_OFFSET)
@@ -421,7 +423,7 @@ def read_queues(index: QueuesOfStore, topics: Collection[str] | None) -> set[tup
     return {(topic, lane) for topic in named for lane in index.ranges(topic)}
 
 
-def _queues(
+def queues_of(
     index: QueuesOfStore, topics: Collection[str] | None, lanes: LaneChoice
 ) -> Iterator[tuple[str, int, QueueRange]]:
     """Topic, lane and range of the queues that are present and read."""
@@ -439,7 +441,7 @@ def _resolved(index: QueuesOfStore, starts: QueueStarts, topic: str, lane: int, 
     )
 
 
-def _by_topic(places: Places) -> Offsets:
+def by_topic(places: Places) -> Offsets:
     found: Offsets = {}
     for (topic, lane), offset in sorted(places.items()):
         found.setdefault(topic, {})[lane] = offset

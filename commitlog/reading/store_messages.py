@@ -23,11 +23,13 @@ from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.merged_lanes import merged
 from commitlog.reading.message_source import Wanted
 from commitlog.reading.queue_cursor import QueueCursor
+from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.reader_position import queues_of
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.view import open_view
+from commitlog.reading.view import LogView, open_view
 from commitlog.shm.layout import Lane
 
 _LOOK_ANYWAY_NS = 250_000_000
@@ -105,8 +107,40 @@ class StoreMessages:
         elif text := waiting_for(self._view.path, self.index, wanted, "the reader"):
             warnings.warn(text, ReadingWarning, stacklevel=5)
 
-    def begin(self, starts: QueueStarts) -> None:
-        self._open_cursors(starts)
+    def begin(self, starts: QueueStarts) -> dict[tuple[str, int], int]:
+        before, self._cursors = self._cursors, {}
+        try:
+            self._open_cursors(starts)
+        except BaseException:
+            self._cursors = before
+            raise
+        return {key: offset for cursor in self._cursors.values() for key, offset in cursor.begins().items()}
+
+    def queues(self) -> dict[tuple[str, int], QueueRange]:
+        return self._queues_of(self.index)
+
+    def _queues_of(self, index: TopicIndex) -> dict[tuple[str, int], QueueRange]:
+        has_light = self.one_log and self._topics is None  # which are not read
+        queues = queues_of(index, self._topics, self._wanted.lanes)
+        return {(topic, lane): queue for topic, lane, queue in queues if not (has_light and is_light(topic))}
+
+    def queues_now(self) -> dict[tuple[str, int], QueueRange]:
+        view = open_view(self._view.path, self._view.channel)
+        index = TopicIndex(view, self._wanted.isolation, self._wanted.lanes)
+        try:
+            self._check_identity(view)
+            index.refresh()
+            return self._queues_of(index)
+        finally:
+            index.lanes.clear()  # they hold mapped segments
+            view.close()
+
+    def _check_identity(self, view: LogView) -> None:
+        if view.identity != self._identity:
+            raise DataLoss(
+                f"{view.path} is another store ({view.store_id}) than the one that was read ({self._identity[0]}), or a "
+                "restored copy of it: make a new reader"
+            )
 
     def _open_cursors(self, starts: QueueStarts) -> None:
         """Makes the missing cursors: one for each lane, or each queue of a RocketMQ store root."""
@@ -146,20 +180,18 @@ class StoreMessages:
             if cursor.damage is not None:
                 raise with_way_out(cursor.damage)
 
-    def refresh(self) -> None:
+    def refresh(self, *, whole: bool = False) -> None:
         """Reads the index again. A reader that follows reads a new lane from its first message on.
 
         The index looks four times a second. In between the words of shared memory are enough.
         Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
         """
+        if whole:
+            self._looked_ns = LONG_AGO_NS
         if self._only_words_moved():
             return
         self._view.refresh()
-        if self._view.identity != self._identity:
-            raise DataLoss(
-                f"{self._view.path} is another store ({self._view.store_id}) than the one that was read "
-                f"({self._identity[0]}), or a restored copy of it: make a new reader"
-            )
+        self._check_identity(self._view)
         self._follow_pool(self._view.pool)
         check_read(self.index, self._topics, self._wanted.lanes)
         self.index.refresh()

@@ -7,26 +7,29 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import cast, get_args
 
 from commitlog.clock import Clock
 from commitlog.columns.read_plan import Isolation
-from commitlog.errors import CorruptRecord, OptionError, ReaderError, ReadingWarning
+from commitlog.disk.consume_queue import is_light
+from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, OptionError, ReaderError, ReadingWarning
 from commitlog.message import Message, message_of, messages_of
 from commitlog.native import core
 from commitlog.planning.address import Address
 from commitlog.planning.topic_ranges import offsets_of
 from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.message_source import Wanted
+from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.record import decode
 from commitlog.record.record_layout import HOSTS_V6, SysFlag
 from commitlog.remote.fetching import Fetching
 from commitlog.remote.leased_position import LeasedPosition
-from commitlog.remote.record_pieces import Merged, Records
+from commitlog.remote.record_pieces import Merged, QueueKey, Records
 from commitlog.remote.remote_index import RemoteIndex
 
 _MESSAGES_AT_ONCE = 1_000
@@ -48,8 +51,8 @@ class ServedMessages:
             )
         self._wanted, self._clock, self._pid = wanted, clock, os.getpid()
         self.path = str(address)
-        topics = None if wanted.topics is None else tuple(sorted(wanted.topics))
-        self.index = RemoteIndex(address, cast(Isolation, wanted.isolation), topics)
+        self._topics = None if wanted.topics is None else tuple(sorted(wanted.topics))
+        self.index = RemoteIndex(address, cast(Isolation, wanted.isolation), self._topics)
         self.index.refresh()
         self._kept: LeasedPosition | None = None
         self._fetching: Fetching | None = None
@@ -87,13 +90,42 @@ class ServedMessages:
         elif text := waiting_for(self.path, self.index, wanted.topics, "the reader"):
             warnings.warn(text, ReadingWarning, stacklevel=4)
 
-    def begin(self, starts: QueueStarts) -> None:
-        topics = self.index.topics() if self._wanted.topics is None else sorted(self._wanted.topics)
+    def begin(self, starts: QueueStarts) -> dict[QueueKey, int]:
+        if self._fetching is not None:  # the index is its thread's alone
+            self._fetching.close()
+            self._taken.clear()
+            self._made, self.is_waiting = [], False
+            self.index.refresh()
+        topics = self.index.topics() if self._topics is None else self._topics
         first = offsets_of(self.index, topics, starts, self._wanted.lanes)
         self._fetching = fetching = Fetching(self.index, self._wanted, first, self._clock)
         self.index.warn = fetching.warn
         fetching.start()
         weakref.finalize(self, fetching.end).atexit = False
+        return first
+
+    def queues(self) -> dict[QueueKey, QueueRange]:
+        return self._queues_of(self.index)
+
+    def _queues_of(self, index: RemoteIndex) -> dict[QueueKey, QueueRange]:
+        found = {}
+        for topic in self._topics or [topic for topic in index.topics() if not is_light(topic)]:
+            known = index.ranges(topic)
+            for lane in filter(self._wanted.lanes.__contains__, known):
+                with suppress(DamagedFile):  # whoever reads it hears of that
+                    found[topic, lane] = known[lane]
+        return found
+
+    def queues_now(self) -> dict[QueueKey, QueueRange]:
+        known = self.index
+        index = RemoteIndex(known.address, known.isolation, self._topics)
+        index.refresh()
+        if index.store_id != known.store_id or (index.epoch == known.epoch and index.identity != known.identity):
+            raise DataLoss(
+                f"{self.path} is another store ({index.store_id}) than the one that was read ({known.store_id}), or a "
+                "restored copy of it: make a new reader"
+            )
+        return self._queues_of(index)
 
     # ---- messages -------------------------------------------------------------------------------
 
@@ -162,7 +194,7 @@ class ServedMessages:
             else:
                 self.wait(1.0)
 
-    def refresh(self) -> None:
+    def refresh(self, *, whole: bool = False) -> None:
         """Goes on behind damage that was healed. New messages are looked for all the time."""
         assert self._fetching is not None
         self._fetching.go_on()

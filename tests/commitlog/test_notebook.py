@@ -143,6 +143,25 @@ def test_a_scan(tmp_path: Path) -> None:
     assert page_of(other).cells[5:13] == ["0", "2", "5", "3", "1", "2", "5", "3"]
 
 
+def test_a_reader(tmp_path: Path) -> None:
+    """Its place in each lane, and how far it is behind, as long as there is a store."""
+    path = small_store(tmp_path / "<b>store", 5).path
+    with commitlog.Reader(path, "orders") as reader:
+        next(reader)
+        assert repr(reader) == f"Reader({str(path)!r}, topic='orders', given=1)"
+        cells = page_of(reader).cells
+        assert cells == [
+            *(repr(reader), "topic", "lane", "next offset", "messages behind"),
+            *("orders", "0", "1", "4", "orders", "1", "0", "5"),
+        ]
+    assert repr(reader) == f"Reader({str(path)!r}, topic='orders', closed, given=1)"
+    assert "closed" in page_of(reader).cells[1]
+    with commitlog.Reader(path, name="billing", follow=True) as reader:
+        assert repr(reader) == f"Reader({str(path)!r}, topic=None, name='billing', follow=True, given=0)"
+        shutil.rmtree(path)
+        assert "no store" in page_of(reader).cells[1]
+
+
 def test_a_scan_shows_no_credential(served_base: str, tmp_path: Path) -> None:
     small_store(tmp_path / "store", 1)
     url = f"{served_base}/{quote(name_of(tmp_path / 'store'))}"

@@ -107,6 +107,11 @@ def of_reading(path: Path) -> None:
         assert_type(reader.poll(), Message | None)
         assert_type(commitlog.read(path, "orders").messages().__next__().to_json(), str)
         assert_type(reader.statistics(), ReaderStatistics)
+        assert_type(reader.position(), dict[str, dict[int, int]])
+        assert_type(reader.lag(), dict[str, dict[int, int]])
+        reader.seek(reader.position())
+        reader.seek(datetime(2000, 1, 1))
+        next(reader)
         assert [message.value for message in reader] == [b"z"]
     with Reader(path, topic="orders", start="earliest") as reader:
         assert_type(reader.value_lists(), Iterator[Sequence[bytes | memoryview]])

@@ -99,10 +99,10 @@ def test_a_message_of_somebody_else_is_not_committed(store: HandMadeStore) -> No
     assert stored(store).offsets == {"orders": {0: 0, 1: 0}}
 
 
-def test_a_reader_without_a_name_has_no_position(store: HandMadeStore) -> None:
-    """Its commit, position and committed are errors, and nothing is written to the store."""
+def test_a_reader_without_a_name_has_no_commits(store: HandMadeStore) -> None:
+    """Its commit and committed are errors, and nothing is written to the store."""
     with Reader(store.path) as reader:
-        for call in (reader.commit, reader.position, reader.committed):
+        for call in (reader.commit, reader.committed):
             with pytest.raises(ReaderError, match="no name"):
                 call()
     assert not store.directory.readers_directory.exists()

@@ -1,0 +1,163 @@
+"""What a Reader knows of its place: positions, commits, how far it is behind, and how it moves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
+
+from commitlog.clock import Clock
+from commitlog.errors import CommitLogError, ReaderError
+from commitlog.message import Message
+from commitlog.notebook import html_table, shortened
+from commitlog.reading.given_places import GivenPlaces, Places
+from commitlog.reading.hand import Hand
+from commitlog.reading.message_source import MessageSource
+from commitlog.reading.reader_position import ReaderPosition, by_topic, check_named, read_queues
+from commitlog.reading.starting_point import EARLIEST, Offsets, QueueStarts, parse_starts
+
+
+class PlacedReader:
+    """The part of Reader that has to do with its place. `Reader.__init__` makes all attributes."""
+
+    topics: set[str] | None
+    follow: bool
+    _clock: Clock
+    _source: MessageSource
+    _position: ReaderPosition | None
+    _hand: Hand
+    _given: GivenPlaces
+    _pieces: Generator[Sequence[Message], None, None]
+    _held: Exception | None
+    _is_at_end: bool
+    _closed: bool
+    _failure: str
+
+    def _read(self, *, refresh: bool) -> Generator[Sequence[Message], None, None]:
+        raise NotImplementedError
+
+    def commit(self, message: Message | None = None) -> None:
+        """Stores durably that all messages given out so far are done.
+
+        With a `message`, only messages of its topic and partition are done, up to this message and
+        with it. A position never goes back. The call takes as long as a sync of the disk.
+
+        Raises:
+        - ReaderError: the reader has no name, is closed, is a forked child's, did not give out this
+          message, or can't write its position
+        - IllegalArgument: the argument is no message
+        """
+        self._named().commit(message)
+
+    def committed(self) -> Offsets:
+        """Returns the offsets at which a new reader of this name would begin, as `position` does.
+
+        Raises ReaderError for a reader without a name.
+        """
+        return self._named().committed()
+
+    def _named(self) -> ReaderPosition:
+        if self._position is None:
+            raise ReaderError("this reader has no name, and so no commits: make it with one, Reader(…, name='billing')")
+        return self._position
+
+    def position(self) -> Offsets:
+        """Returns the next offset to be given out, by topic and partition: `{"orders": {0: 43}}`.
+
+        It is a `start` for another reader. Any thread may call it. Raises ReaderError for a closed
+        reader without a name.
+        """
+        return by_topic(self._places())
+
+    def _places(self) -> Places:
+        if self._position is not None:
+            return self._position.places()
+        self._check_open()
+        return self._first_places() | self._given.places(self._hand.left)
+
+    def _first_places(self) -> Places:
+        """The first offset that is kept of each queue that this reader reads."""
+        return {key: queue.first for key, queue in self._source.queues().items()}
+
+    def lag(self) -> Offsets:
+        """Returns how many messages are there and were not given out, by topic and partition.
+
+        So `{"orders": {0: 7}}` means that seven messages of lane 0 are to come. It looks at the
+        store anew, which takes some milliseconds. Any thread may call it. What the reader of a name
+        has not committed is in `commitlog readers`. Raises ReaderError for a closed reader,
+        DataLoss if another store took its store's place, and what opening the store raises.
+        """
+        self._check_open()
+        queues, places = self._source.queues_now(), self._places()
+        return by_topic({key: max(queue.end - places.get(key, queue.first), 0) for key, queue in queues.items()})
+
+    def seek(self, start: str | int | datetime | Mapping[str, Mapping[int, int]]) -> None:
+        """Moves to a place: the messages from there on are given out next.
+
+        It takes the words of `start`: "earliest", "latest", "last 100", "10 minutes ago", a time,
+        an offset; they count from now. Offsets of single queues, `{"orders": {0: 42}}`, move these,
+        and the others stay.
+
+        The reader of a name may go back, and gives messages out once more; what was committed stays
+        committed. If it goes forward, the next commit says that what it passed over is done.
+
+        Where it can't move, it stays where it is. Raises BadStart, OffsetOutOfRange, ReaderError
+        (closed, ended by an error, or inside `next`), and what looking at the store raises.
+        """
+        self._check_open()
+        if self._failure:
+            raise ReaderError(f"this reader ended with {self._failure}: make another to go on")
+        if inspect.getgeneratorstate(self._pieces) == inspect.GEN_RUNNING:
+            raise ReaderError("this reader is inside `next`: seek in the thread that reads, between two messages")
+        starts, here = parse_starts(start, self._clock), self._places()
+        self._source.refresh(whole=True)
+        if starts.offsets:
+            check_named(starts, read_queues(self._source.index, self.topics))
+            named = {topic: dict(lanes) for topic, lanes in starts.offsets.items()}
+            offsets = by_topic(here)
+            starts = QueueStarts(
+                EARLIEST, {topic: offsets.get(topic, {}) | named.get(topic, {}) for topic in {*offsets, *named}}
+            )
+        try:
+            self._begin_at(starts)
+        except CommitLogError:
+            self._begin_at(QueueStarts(EARLIEST, by_topic(here)))
+            raise
+
+    def _begin_at(self, starts: QueueStarts) -> None:
+        """Begins anew at other places. What is in hand is dropped."""
+        begun = self._source.begin(starts)
+        self._pieces.close()
+        self._hand.fill(())
+        self._held, self._is_at_end = None, False
+        self._given.begin(begun)
+        self._pieces = self._read(refresh=self.follow)  # messages that came since are given out too
+        if self._position is not None:
+            self._position.move(self._first_places() | begun)
+
+    def __repr__(self) -> str:
+        source = getattr(self, "_source", None)
+        if source is None:  # its making was refused
+            return "Reader()"
+        topics = None if self.topics is None else sorted(self.topics)
+        shown = f"topic={shortened(topics[0] if topics is not None and len(topics) == 1 else topics)}"
+        name = "" if self._position is None else f", name={self._position.name!r}"
+        state = ", closed" if self._closed else ", follow=True" if self.follow else ""
+        return f"Reader({str(source.path)!r}, {shown}{name}{state}, given={self._hand.given})"
+
+    def _repr_html_(self) -> str:
+        """Its place in each queue, in a notebook, by one look at the store."""
+        try:
+            places, lag = self.position(), self.lag()
+        except (CommitLogError, OSError) as error:  # it is closed, or its store is gone
+            return html_table(repr(self), [(str(error),)])
+        rows = [
+            (topic, lane, places.get(topic, {}).get(lane), behind)
+            for topic, lanes in lag.items()
+            for lane, behind in lanes.items()
+        ]
+        return html_table(repr(self), rows, ("topic", "lane", "next offset", "messages behind"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ReaderError("this reader is closed: ask it before, or make another")
