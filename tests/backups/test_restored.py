@@ -13,6 +13,7 @@ import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused, DataLoss, StoreSuperseded
 from tests.nightly import by_url_nightly
+from tests.served import place_of
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import Offset, end_of, rows, stream
 
@@ -78,6 +79,20 @@ def test_the_first_start_of_a_backup_begins_an_epoch(restored: Restored) -> None
     assert log.index(b"two") < ends["0"] < log.index(b"three")
     restored.send(b"four")
     assert restored.epochs() == [first]
+
+
+def test_a_scan_of_more_than_the_backup_hears_of_it(restored: Restored) -> None:
+    """Although the restored store is longer than the scan by now."""
+    restored.send(b"one", b"two")
+    backup = restored.backup()
+    restored.send(b"lost")
+    scan = commitlog.read(place_of(restored.store), "orders")
+    assert scan.count() == 3
+    restored.restore(backup)
+    restored.send(b"three", b"four")
+    for ending in (scan.count, scan.to_arrow, lambda: list(scan.messages())):
+        with pytest.raises(DataLoss, match=r"restored copy|the messages 2 to 2 of topic orders, lane 0 are lost"):
+            ending()
 
 
 def test_a_query_that_has_read_more_than_the_backup_hears_of_it(restored: Restored) -> None:

@@ -132,8 +132,14 @@ def test_who_reads_meanwhile_is_told(tmp_path: Path) -> None:
             assert [next(reader).value for _ in OLD] == OLD
         billing.commit()
         end = end_of(query, query.initialOffset())
+        scan = commitlog.read(path, "orders")
+        before = commitlog.read(path, "orders", lanes={1})
         give_up(lane)
         send(path, NEW[:10])
+        for ending in (scan.count, scan.to_arrow, lambda: list(scan.messages())):
+            with pytest.raises(DataLoss, match="the messages 0 to 19 of topic orders, lane 0 are lost"):
+                ending()
+        assert before.count() == 0
         for reader in (nameless, billing):
             with pytest.raises(DataLoss, match="the messages 0 to 19 of topic orders, lane 0 are lost"):
                 reader.poll(5)
