@@ -32,7 +32,6 @@ from commitlog.errors import (
     refuse_copy,
 )
 from commitlog.message import Message
-from commitlog.planning.address import Address
 from commitlog.reading.given_places import GivenPlaces
 from commitlog.reading.hand import Hand
 from commitlog.reading.lane_choice import LaneChoice
@@ -114,7 +113,7 @@ class Reader(PlacedReader):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Address,
+        path: str | os.PathLike[str],
         topic: str | Collection[str] | None = None,
         *,
         start: str | int | Mapping[str, Mapping[int, int]] = "earliest",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
@@ -273,7 +273,10 @@ class Scan:
         place, topic, options = self._range.place, self.topic, self._range.options
         isolation, ignores = options.isolation, options.ignore_corrupt
         lanes = None if self._range.one_log else ends  # a queue id may be any number
-        return Reader(place, topic, start={topic: begins}, lanes=lanes, isolation=isolation, ignore_corrupt=ignores)
+        address_or_path = cast(str, place)  # a Reader takes an address, too, but no user has one
+        return Reader(
+            address_or_path, topic, start={topic: begins}, lanes=lanes, isolation=isolation, ignore_corrupt=ignores
+        )
 
     def __repr__(self) -> str:
         bounds = self._range.bounds.values()

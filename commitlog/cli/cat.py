@@ -122,7 +122,7 @@ def cat(
                 "isolation": isolation.value,
                 "ignore_corrupt": skip_corrupt,
             }
-            with Reader(address or store, topic or None, start=start, follow=follow, **chosen) as reader:
+            with Reader(cast(str, address or store), topic or None, start=start, follow=follow, **chosen) as reader:
                 if write is as_value and not wanted and not follow and not skip_corrupt and not reader.one_log:
                     _print_values(out, reader, count)
                 else:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from commitlog.clock import Clock
 from commitlog.errors import OptionError, named_while_loading
-from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
 from commitlog.reading.message_source import MessageSource, Wanted
 from commitlog.reading.store_messages import StoreMessages
 
 if TYPE_CHECKING:
     from commitlog.appending.followed_store import FollowedStore
+    from commitlog.planning.address import Address
 
 Path = str | os.PathLike[str]
 
@@ -27,18 +27,23 @@ def open_source(
 ) -> MessageSource:
     """Opens what a reader reads. `files` are token_file, ca_file, cert_file and key_file.
 
-    `followed` is told that a directory is followed. An address has its credentials already. Raises
-    IllegalArgument, OptionError, and what StoreMessages and ServedMessages raise.
+    `followed` is told where the store's pool is: the reader is in a hurry. An address, as only
+    callers of ours have one, has its credentials already. Raises IllegalArgument, OptionError, and
+    what StoreMessages and ServedMessages raise.
     """
+    follow_pool = _nobody if followed is None else followed.follow
+    if "://" not in str(path) and token is None and not any(files):
+        return StoreMessages(cast(Path, path), wanted, clock, follow_pool)  # without PyArrow, which the rest needs
+    with named_while_loading("reading by URL"):
+        from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
+        from commitlog.remote.served_messages import ServedMessages
     if not isinstance(path, Address):
         credentials = Credentials(token, *(None if file is None else os.fspath(file) for file in files))
         path = address_of(path, credentials, OF_READ_ARROW) or path
     if not isinstance(path, Address):
-        return StoreMessages(path, wanted, clock, _nobody if followed is None else followed.follow)
+        return StoreMessages(path, wanted, clock, follow_pool)
     if followed is not None:
         raise OptionError(f"{path}: hurry is for a reader on the store's own machine: leave it out")
-    with named_while_loading("reading by URL"):
-        from commitlog.remote.served_messages import ServedMessages  # PyArrow is not needed otherwise
     return ServedMessages(path, wanted, clock)
 
 

@@ -28,6 +28,7 @@ doors = {
     "Producer": lambda: commitlog.Producer(path),
     "Reader": lambda: sum(1 for _ in commitlog.Reader(path)),
     "read_arrow": lambda: commitlog.read_arrow(path, "orders").read_all(),
+    "read": lambda: commitlog.read(path, "orders").to_arrow(),
     "Store": lambda: commitlog.Store.open(path + "/new").close(),
     "RemoteProducer": lambda: commitlog.RemoteProducer("commitlog://127.0.0.1:1/store"),
     "backup": lambda: commitlog.backup(path, path + "-copy"),
@@ -63,13 +64,36 @@ def said_by(kind: str, room: int, door: str, path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "door", with_nightly(["Producer", "read_arrow"], ["Reader", "Store", "RemoteProducer", "backup"])
+    "door", with_nightly(["Producer", "read_arrow"], ["Reader", "read", "Store", "RemoteProducer", "backup"])
 )
 def test_a_door_that_can_t_be_loaded_says_what_is_short(tmp_path: Path, door: str) -> None:
     """Not one descriptor, or too little memory, is left when the program first asks for it."""
     store = small_store(tmp_path / "store", rows=3)
     assert said_by("descriptors", 0, door, store.path) == "NotEnoughDescriptors"
     assert said_by("memory", 1 << 20, door, store.path) == "NotEnoughMemory"
+
+
+WITHOUT_ARROW = """
+import sys
+sys.modules["pyarrow"] = None
+import commitlog
+with commitlog.Reader(sys.argv[1]) as reader:
+    print(len(list(reader)))
+try:
+    commitlog.Reader("commitlog://127.0.0.1:1/store")
+except commitlog.errors.MissingPackage as error:
+    print(error)
+"""
+
+
+def test_a_reader_of_a_directory_needs_no_arrow(tmp_path: Path) -> None:
+    """A reader by URL says what it needs. README promises readers without any extra."""
+    store = small_store(tmp_path / "store", rows=3)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ARROW, store.path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, error = done.stdout.splitlines()
+    assert count == "12"
+    assert "pip install pyarrow" in error
 
 
 @pytest.mark.parametrize("room", with_nightly([60 << 20], [30 << 20, 40 << 20, 80 << 20, 100 << 20]))
