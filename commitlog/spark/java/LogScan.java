@@ -15,6 +15,7 @@ import org.apache.spark.sql.types.StructType;
 /** One scan of a frame, with the columns that a query needs. */
 final class LogScan implements Scan, Batch {
     static final int NO_LIMIT = Integer.MAX_VALUE;
+    private static final String UI_THREAD = "spark-listener-group-appStatus";
 
     private final PlannedBatch planned;
     private final StructType wanted;
@@ -59,9 +60,38 @@ final class LogScan implements Scan, Batch {
         return 31 * System.identityHashCode(this.planned) + this.wanted.hashCode();
     }
 
-    /** What Spark's UI shows of a scan. */
+    /**
+     * What Spark's UI shows of a scan; nothing where its own thread does not see the jar.
+     *
+     * That is so where a session has taken the jar while it ran, as with Connect. Spark would log a
+     * stack trace at each query.
+     */
     public CustomMetric[] supportedCustomMetrics() {
+        if (!isSeenByUi()) {
+            return new CustomMetric[0];
+        }
         return new CustomMetric[] {new MessagesMetric(), new BytesMetric(), new PythonRowsMetric()};
+    }
+
+    /** Spark makes metrics of their names, by the class loader of the thread that tells its UI of queries. */
+    private static boolean isSeenByUi() {
+        ThreadGroup all = Thread.currentThread().getThreadGroup();
+        while (all.getParent() != null) {
+            all = all.getParent();
+        }
+        Thread[] threads = new Thread[2 * all.activeCount() + 64];
+        int count = all.enumerate(threads);
+        for (int i = 0; i < count; i++) {
+            if (threads[i].getName().equals(UI_THREAD)) {
+                try {
+                    Class.forName(MessagesMetric.class.getName(), false, threads[i].getContextClassLoader());
+                    return true;
+                } catch (ClassNotFoundException unseen) {
+                    return false;
+                }
+            }
+        }
+        return false;
     }
 
     public Batch toBatch() {
