@@ -373,6 +373,19 @@ def test_limits_of_batches_are_refused(spark: SparkSession, tmp_path: Path) -> N
     assert error_line(query.exception()).startswith("OptionError: option maxOffsetsPerTrigger: in Real-Time Mode")
 
 
+def test_what_python_reads_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would name a class of its own, and no way out."""
+    send_one(tmp_path / "store", "1")
+    rows = frame(spark, tmp_path / "store", reader="python").select("value")
+    query = start(rows, Noting(tmp_path / "noted"), tmp_path / "checkpoint")
+    wait_until(lambda: not query.isActive, "the end of the query")
+    query.stop()
+    assert error_line(query.exception()) == (
+        "OptionError: trigger(realTime=...) is for what Spark's JVM reads, and Python reads this (option reader=python); "
+        "take .trigger(processingTime='0 seconds'), which looks again at once"
+    )
+
+
 @pytest.mark.parametrize(("options", "words"), [({"isolation": "accepted"}, "isolation"), ({"hurry": "true"}, "hurry")])
 def test_micro_batches_take_no_options_of_real_time(
     spark: SparkSession, tmp_path: Path, options: dict[str, object], words: str

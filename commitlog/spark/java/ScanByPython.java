@@ -11,10 +11,13 @@ import org.apache.spark.sql.types.StructType;
 final class ScanByPython implements Scan {
     private final Scan python;
     private final String description;
+    private final String reason;
 
-    ScanByPython(Scan python, String description) {
+    /** `reason` says why the JVM does not read. */
+    ScanByPython(Scan python, String description, String reason) {
         this.python = python;
         this.description = description;
+        this.reason = reason;
     }
 
     public String description() {
@@ -34,7 +37,7 @@ final class ScanByPython implements Scan {
     }
 
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return this.python.toMicroBatchStream(checkpoint);
+        return new StreamByPython(this.python.toMicroBatchStream(checkpoint), this.reason);
     }
 
     public CustomMetric[] supportedCustomMetrics() {

@@ -41,9 +41,10 @@ final class TableByPython extends PythonTable {
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap query) {
         final String description = this.name();
+        final String why = this.reason;
         return new PythonScanBuilder(this.source, Provider.NAME, this.schema, this.options.with(query)) {
             public Scan build() {
-                return new ScanByPython(super.build(), description);
+                return new ScanByPython(super.build(), description, why);
             }
         };
     }
