@@ -29,13 +29,14 @@ from commitlog.errors import (
     DataLoss,
     NotEnoughThreads,
     OffsetOutOfRange,
+    ServerBusy,
     ServerError,
     ServerUnavailable,
 )
 from commitlog.planning.resolving import beyond_end, lost
 from commitlog.reading.message_source import Wanted
 from commitlog.reading.skipped_damage import LogError
-from commitlog.remote.flight_connection import PATIENCE_SECONDS, connection_of
+from commitlog.remote.flight_connection import BUSY_PATIENCE_SECONDS, PATIENCE_SECONDS, connection_of
 from commitlog.remote.record_pieces import Merged, QueueKey, Records, Waiting, merged, records_of, table_of
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.remote.remote_rows import ticket_of
@@ -57,6 +58,7 @@ _FIRST_ROWS = 64
 _GROWTH = 32
 _CLOSE_SECONDS = 5.0
 _END_AGAIN_SECONDS = 0.02
+_AWAY = (ServerUnavailable, ServerBusy)
 _LOOK_AGAIN_SECONDS = 0.1
 """The rest after a failure."""
 
@@ -69,7 +71,7 @@ class _Queue:
     is_light: bool
     waiting: Waiting = field(default_factory=Waiting)
     record_bytes: float = 0.0
-    rows: int = _FIRST_ROWS
+    rows: int = 1
     damage: LogError | None = None
 
     @property
@@ -98,11 +100,13 @@ class Fetching:
         self._queues: dict[QueueKey, _Queue] = {}
         self._first = first
         self._failing_since_ns: int | None = None
+        self._has_news = False
+        """Whether the index has seen what this object has not taken over."""
         self._changed = threading.Condition()
         self._pieces: list[Merged | str] = []
         """What was read, with the texts of warnings between it."""
         self._ahead_bytes = 0
-        self._error: CommitLogError | None = None
+        self._error: Exception | None = None
         self._is_done = self._is_ended = False
         self._thread: Background | None = None
         self._waiter, self._waits = secrets.token_hex(8), False
@@ -185,10 +189,8 @@ class Fetching:
                 pass
         except Ended:
             pass
-        except CommitLogError as error:
+        except Exception as error:  # the user's thread raises it
             self._post_error(error)
-        except MemoryError:
-            self._post_error(CommitLogError(f"{self._path}: no memory for what the server has sent"))
         with self._changed:
             self._is_done = True
             self._changed.notify_all()
@@ -233,7 +235,7 @@ class Fetching:
             self._pieces.append(text)
             self._changed.notify_all()
 
-    def _post_error(self, error: CommitLogError) -> None:
+    def _post_error(self, error: Exception) -> None:
         with self._changed:
             self._error = error
             self._changed.notify_all()
@@ -256,23 +258,25 @@ class Fetching:
             try:
                 self._waits = bool(wait_ms)
                 self._check_end()
-                has_moved = self._index.refresh(wait_ms, self._waiter)
+                self._has_news |= self._index.refresh(wait_ms, self._waiter, patient=False)
+                self._waits = False
+                if self._has_news or not wait_ms:
+                    self._look(self._index)
+                    self._has_news = False
+                    return
                 self._failing_since_ns = None
-            except ServerUnavailable as error:
+            except _AWAY as error:
                 self._rest_after(error)
-                continue
             finally:
                 self._waits = False
-            if has_moved or not wait_ms:
-                self._look(self._index)
-                return
 
-    def _rest_after(self, error: ServerUnavailable) -> None:
-        """Raises the error if the server has been away for too long."""
+    def _rest_after(self, error: CommitLogError) -> None:
+        """Raises the error if there was nothing but errors for too long."""
         now = self._clock.monotonic_ns()
         if self._failing_since_ns is None:
             self._failing_since_ns = now
-        if now - self._failing_since_ns >= PATIENCE_SECONDS * 1e9:
+        patience = BUSY_PATIENCE_SECONDS if isinstance(error, ServerBusy) else PATIENCE_SECONDS
+        if now - self._failing_since_ns >= patience * 1e9:
             raise error
         with self._changed:
             self._changed.wait_for(lambda: self._is_ended, _LOOK_AGAIN_SECONDS)
@@ -302,7 +306,7 @@ class Fetching:
                     self._queues[key] = queue
                 queue.damage = None
                 self._check_queue(index, key, queue, bounds.first, bounds.end)
-                queue.end = max(queue.end, bounds.end)
+                queue.end = max(queue.next, bounds.end)
 
     def _check_queue(self, index: RemoteIndex, key: QueueKey, queue: _Queue, first: int, end: int) -> None:
         """Raises DataLoss if messages are gone that were to be read, or were read.
@@ -357,6 +361,8 @@ class Fetching:
             return queue.next + 1  # its records don't say which of them were left out
         if queue.record_bytes:
             queue.rows = max(min(int(most / queue.record_bytes), queue.rows * _GROWTH), 1)
+        else:
+            queue.rows = _FIRST_ROWS
         return min(queue.next + queue.rows, queue.end)
 
     def _fetch_group(self, parts: dict[QueueKey, Slice]) -> None:
@@ -365,17 +371,17 @@ class Fetching:
                 self._add(records)
                 self._failing_since_ns = None
                 self._check_end()
-        except ServerUnavailable as error:
+        except _AWAY as error:
             self._rest_after(error)
             return
-        except OffsetOutOfRange as error:
-            if len(self._index.address.hosts) == 1 and not self._index.warning:
-                raise DataLoss(f"{error}: make a new reader") from None
-            self._rest_after(ServerUnavailable(str(error)))  # a copy that is behind
+        except OffsetOutOfRange as error:  # of another epoch, or of a copy that is behind
+            self._rest_after(error)
+            self._look_again(0)
             return
         except (CorruptRecord, DamagedFile) as error:
             self._note_damage(parts, error)
             return
+        self._failing_since_ns = None
         for key, part in parts.items():
             self._queues[key].next = part.end
 
@@ -400,8 +406,8 @@ class Fetching:
 
     def _records(self, parts: dict[QueueKey, Slice]) -> Iterator[Records]:
         plan = self._index.plan(tuple(parts.values()), self._options)
-        ticket = ticket_of(plan, RECORD_COLUMNS, self._index.address.store)
-        for batch, metadata in self._connection.read(ticket):
+        ticket = ticket_of(plan, RECORD_COLUMNS, self._index.address.store, self._epoch)
+        for batch, metadata in self._connection.read(ticket, patient=False):
             if metadata:
                 text = metadata.decode(errors="replace").removeprefix(f"{self._index.address.store}: ")
                 self.warn(f"{self._path}: {text}")

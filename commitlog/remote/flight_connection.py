@@ -118,11 +118,14 @@ class Connection:
         passed_over = _PASSED_OVER.get(kind, (OffsetOutOfRange,))
         return self._at_some_host(call, patient=patient and self._was_there, passed_over=passed_over)
 
-    def read(self, ticket: bytes, port: int | None = None) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    def read(
+        self, ticket: bytes, port: int | None = None, *, patient: bool = True
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """The batches of a ticket, each with its metadata, which is b"" if there is none.
 
-        `port` is that of one of the server's processes, and is tried first. Raises what the server
-        raises, and ServerUnavailable, also in the middle.
+        `port` is that of one of the server's processes, and is tried first. If no server answers,
+        it tries again for a while, unless it is not to be `patient`. Raises what the server raises,
+        and ServerUnavailable, also in the middle.
         """
         from pyarrow import flight
 
@@ -131,7 +134,7 @@ class Connection:
             stream = self._client(*host).do_get(flight.Ticket(ticket), options)
             return stream, next(iter(stream), None)
 
-        stream, chunk = self._at_some_host(open_stream, patient=True, port=port)
+        stream, chunk = self._at_some_host(open_stream, patient=patient, port=port)
         try:
             while chunk is not None:
                 metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()

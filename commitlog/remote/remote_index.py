@@ -81,10 +81,10 @@ class RemoteIndex:
         """The ports of the server's processes."""
         return self._looked.ports
 
-    def refresh(self, wait_ms: int = 0, waiter: str = "") -> bool:
+    def refresh(self, wait_ms: int = 0, waiter: str = "", *, patient: bool = True) -> bool:
         seen = "" if self._known is None else self._known.version
         look = requests.Look(self.address.store, self.isolation, self._wanted, seen, wait_ms, waiter)
-        answer = self._connection.ask("look", look)
+        answer = self._connection.ask("look", look, patient=patient)
         try:
             looked = requests.Looked(**answer)
             self._warn(looked)

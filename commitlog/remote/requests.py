@@ -277,6 +277,8 @@ class RowsTicket:
     """The columns: Arrow's IPC message of a schema, in base64."""
     slices: tuple[QueuePart, ...]
     options: ReadOptions = DEFAULTS
+    epoch: int | None = None
+    """The epoch that the offsets are of, where a store in another one has to refuse them."""
 
 
 def encode_schema(schema: pa.Schema) -> str:

@@ -305,6 +305,8 @@ def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
     with store.index(asked.options.isolation) as (index, _):
         if index.store_id != asked.store_id:
             raise DataLoss(f"{store.name} was deleted and made again since this read was planned; load it anew")
+        if asked.epoch not in (None, index.epoch):
+            raise OffsetOutOfRange(f"{store.name} is in epoch {index.epoch}, and the offsets are of {asked.epoch}")
         try:
             slices = answers.slices_now(index, asked.slices)
         except OffsetOutOfRange:

@@ -15,7 +15,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, StoreRefused
 from commitlog.planning.address import Address
 from commitlog.reading.named_readers import NamedReaders
-from commitlog.remote import leased_position
+from commitlog.remote import fetching, leased_position
 from commitlog.replicas.promotion import promote
 from commitlog.serving.server_processes import Server
 from commitlog.serving.server_settings import ServerSettings
@@ -114,3 +114,33 @@ def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(StoreRefused, match="is a replica"):
                 commitlog.Reader(url, "orders", name="billing")
         forget_connection(address_of(copy))
+
+
+@pytest.mark.parametrize("read", [20, 55])
+def test_in_the_middle_of_what_the_copy_does_not_have(scene: Scene, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
+    """It goes on if it had none of the lost messages; new ones are never taken for the rest.
+
+    It has heard of them, and has no reason to look again before it asks for the next ones.
+    """
+    for name in ("AHEAD_BYTES", "_FIRST_ROWS", "_PIECE_BYTES_LEAST", "_PIECE_BYTES_MOST"):
+        monkeypatch.setattr(fetching, name, 1)
+    with _copied(scene) as copy:
+        with scene.open() as store:
+            with scene.follower():
+                send(store, 0, 50)
+                await_copy(scene)
+            with serving(scene.primary) as primary:
+                send(store, 50, 60)
+                reader = commitlog.Reader(str(both(primary, copy)), "orders", follow=True)
+                found = [int(message.value) for message in islice(reader, read)]
+        promote(scene.copy)
+        with scene.open(scene.copy, listen="") as store, reader:
+            send(store, 100, 120)
+            if read > 50:
+                with pytest.raises(DataLoss, match="of topic orders, lane 0 are lost"):
+                    found += [int(message.value) for message in islice(reader, 60)]
+                assert found == list(range(read))
+            else:
+                found += [int(message.value) for message in islice(reader, 70 - read)]
+                assert found == [*range(50), *range(100, 120)]
+        forget_connection(both(primary, copy))
