@@ -8,10 +8,12 @@ everything is kept for its reader, and the log says so.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from commitlog.disk.consume_queue import ConsumeQueue
+from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.disk.trim_marks import TrimMarks
+from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import CommitLogError
 from commitlog.reading.named_readers import NamedReader, NamedReaders
 
@@ -33,12 +35,13 @@ class ReaderNeeds:
         self._needs: dict[int, list[tuple[int, str]]] = {}
         self._complaints: set[str] = set()
         self._trims: dict[int, TrimMarks] = {}
+        self._queues: dict[int, list[tuple[str, _Queue]]] | None = None
         self._loaded: dict[str, tuple[tuple[int, int, int], NamedReader | str]] = {}
         """Name of a reader → its file's stamp, and the reader, or what is wrong with the file."""
 
     def refresh(self) -> None:
         """Reads all named readers, and finds each one's next message in the consume queues."""
-        self._needs = {}
+        self._needs, self._queues = {}, None
         complaints: set[str] = set()
         try:
             names = self.readers.names()
@@ -46,7 +49,8 @@ class ReaderNeeds:
             complaints.add(f"named readers can't be listed, so everything is kept: {error}")
             self._keep_all(_UNKNOWN)
             names = []
-        self._loaded = {name: known for name, known in self._loaded.items() if name in names}
+        present = set(names)
+        self._loaded = {name: known for name, known in self._loaded.items() if name in present}
         for name in names:
             complaint = self._note_needs(name)
             if complaint:
@@ -98,29 +102,55 @@ class ReaderNeeds:
             self._needs.setdefault(lane, []).append((0, name))
 
     def _note_places(self, reader: NamedReader) -> None:
-        for lane in self.directory.lane_numbers():
-            lane_directory = self.directory.lane_directory(lane)
-            trims = self._trims.setdefault(lane, TrimMarks(lane_directory, self.directory.channel))
-            trims.refresh(self.store_id)
-            topics = self.directory.channel.list(lane_directory.consumequeue)
-            places = [self._next_where(reader, topic, lane) for topic in topics]
+        for lane, queues in self._looked_at().items():
+            places = [
+                queue.where(offset) for topic, queue in queues if (offset := reader.offset(topic, lane)) is not None
+            ]
             needed = [where for where in places if where is not None]
             if needed:
                 self._needs.setdefault(lane, []).append((min(needed), reader.name))
 
-    def _next_where(self, reader: NamedReader, topic: str, lane: int) -> int | None:
-        """The log offset of the reader's next message of a topic in a lane.
+    def _looked_at(self) -> dict[int, list[tuple[str, _Queue]]]:
+        """Lane → its topics and their queues, as they are at this refresh, for all readers."""
+        if self._queues is None:
+            found: dict[int, list[tuple[str, _Queue]]] = {}
+            for lane in self.directory.lane_numbers():
+                lane_directory, channel = self.directory.lane_directory(lane), self.directory.channel
+                trims = self._trims.setdefault(lane, TrimMarks(lane_directory, channel))
+                trims.refresh(self.store_id)
+                found[lane] = [
+                    (
+                        topic,
+                        _Queue(lane_directory.queue_path(topic), channel, trims.marks.get(topic, TrimMark(0)).before),
+                    )
+                    for topic in channel.list(lane_directory.consumequeue)
+                ]
+            self._queues = found
+        return self._queues
 
-        None where there is no such message yet.
+
+class _Queue:
+    """One consume queue, as it is at one moment. `before`: nobody reads what was trimmed."""
+
+    def __init__(self, path: Path, channel: FileChannel, before: int) -> None:
+        self._path, self._channel, self._before = path, channel, before
+        self._end = -1
+        self._found: dict[int, int] = {}
+
+    def where(self, offset: int) -> int | None:
+        """The log offset of the message with this queue offset, or of the first one behind it.
+
+        None where there is no such message yet. Raises OSError, CommitLogError.
         """
-        offset = reader.offset(topic, lane)
-        if offset is None:
+        offset = max(offset, self._before)
+        if 0 <= self._end <= offset:
             return None
-        if mark := self._trims[lane].marks.get(topic):
-            offset = max(offset, mark.before)  # nobody reads what was trimmed
-        path = self.directory.lane_directory(lane).queue_path(topic)
-        with ConsumeQueue(path, channel=self.directory.channel) as queue:
-            if offset >= queue.end():
-                return None
-            entry = queue.entries(max(offset, queue.first()), 1)
-            return int(entry["physical_offset"][0]) if len(entry) and entry["size"][0] else 0
+        if offset not in self._found:
+            with ConsumeQueue(self._path, channel=self._channel) as queue:
+                if self._end < 0:
+                    self._end = queue.end()
+                if offset >= self._end:
+                    return None
+                entry = queue.entries(max(offset, queue.first()), 1)
+            self._found[offset] = int(entry["physical_offset"][0]) if len(entry) and entry["size"][0] else 0
+        return self._found[offset]
