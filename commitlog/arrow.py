@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from commitlog.columns.read_plan import ReadOptions
@@ -19,8 +20,8 @@ def read_arrow(
     path: str | os.PathLike[str],
     topic: str,
     *,
-    start: str | int | Mapping[str, Mapping[int, int]] = "earliest",
-    end: str | int | Mapping[str, Mapping[int, int]] = "latest",
+    start: str | int | datetime | Mapping[str, Mapping[int, int]] = "earliest",
+    end: str | int | datetime | Mapping[str, Mapping[int, int]] = "latest",
     columns: Collection[str] | None = None,
     metadata: bool = False,
     values: Literal["bytes", "columns"] | None = None,

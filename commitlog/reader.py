@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -64,7 +65,7 @@ class Reader(PlacedReader):
       `key_file` as for `read_arrow`. A server that is away is waited for, for 30 seconds.
     - `topic`: a name, several, or None for all.
     - `start`: "earliest", "latest", "last 100" (of each topic and partition), "10 minutes ago", an
-      ISO time, an offset for every partition, or offsets for single ones, as in
+      ISO time or a datetime, an offset for every partition, or offsets for single ones, as in
       `{"orders": {0: 42, 1: 7}}` (−1 latest, −2 earliest; the others begin at the earliest).
     - `isolation`: "flushed" survives a power loss. "committed" is in the segment files, and
       survives the end of all processes. "accepted" is what producers have written to shared memory,
@@ -116,7 +117,7 @@ class Reader(PlacedReader):
         path: str | os.PathLike[str],
         topic: str | Collection[str] | None = None,
         *,
-        start: str | int | Mapping[str, Mapping[int, int]] = "earliest",
+        start: str | int | datetime | Mapping[str, Mapping[int, int]] = "earliest",
         follow: bool = False,
         isolation: Literal["flushed", "committed", "accepted"] = "flushed",
         lanes: Collection[int] | None = None,

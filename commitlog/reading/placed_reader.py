@@ -120,8 +120,10 @@ class PlacedReader:
             )
         try:
             self._begin_at(starts)
-        except CommitLogError:
+        except CommitLogError as error:
+            self._failure = f"{type(error).__name__}: {error}"
             self._begin_at(QueueStarts(EARLIEST, by_topic(here)))
+            self._failure = ""
             raise
 
     def _begin_at(self, starts: QueueStarts) -> None:

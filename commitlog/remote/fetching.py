@@ -286,7 +286,7 @@ class Fetching:
 
         A queue that appears later is read from its beginning.
         """
-        self._check_store(index)
+        self.check_store(index)
         topics = self._wanted.topics
         named = [topic for topic in index.topics() if not is_light(topic)] if topics is None else sorted(topics)
         for topic in named:
@@ -319,7 +319,7 @@ class Fetching:
         if end < queue.next and len(index.address.hosts) == 1 and not index.warning:
             raise DataLoss(f"{self._path}: {beyond_end(*key, queue.next, end, live=index.live)}: make a new reader")
 
-    def _check_store(self, index: RemoteIndex) -> None:
+    def check_store(self, index: RemoteIndex) -> None:
         """Raises DataLoss if the store at the address is not what was read."""
         if index.store_id != self._store_id:
             raise DataLoss(

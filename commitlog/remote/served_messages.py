@@ -96,6 +96,7 @@ class ServedMessages:
             self._taken.clear()
             self._made, self.is_waiting = [], False
             self.index.refresh()
+            self._fetching.check_store(self.index)
         topics = self.index.topics() if self._topics is None else self._topics
         first = offsets_of(self.index, topics, starts, self._wanted.lanes)
         self._fetching = fetching = Fetching(self.index, self._wanted, first, self._clock)

@@ -15,13 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.columns.mapped_segments import SEGMENTS
-from commitlog.errors import BadStart, DataLoss, OffsetOutOfRange, ReaderError
+from commitlog.errors import BadStart, CommitLogError, DataLoss, OffsetOutOfRange, ReaderError
 from commitlog.reader import Reader
 from commitlog.reading.starting_point import Offsets
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.vector_store import load
+from tests.nightly import by_url_nightly
+from tests.served import is_by_url, place_of
 
-pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped")
+pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped", "both_ways")
 
 TOPICS = ("orders", "other", "rare")
 Key = tuple[str, int]
@@ -65,6 +67,7 @@ def flat(offsets: Offsets) -> dict[Key, int]:
     return {(topic, lane): offset for topic, lanes in offsets.items() for lane, offset in lanes.items()}
 
 
+@by_url_nightly
 @given(st.data())
 @settings(max_examples=40)
 def test_a_reader_knows_its_place(data: st.DataObject) -> None:
@@ -77,7 +80,7 @@ def test_a_reader_knows_its_place(data: st.DataObject) -> None:
         for lane, topic in messages:
             store.lane(lane).append(topic, bytes(50))
         store.publish()
-        with Reader(store.path, topics, **options) as reader:
+        with Reader(place_of(store.path), topics, **options) as reader:
             twin = Twin(store, reader, topics or set(TOPICS))
             queue = st.sampled_from(sorted(twin.ends))
             for _ in range(data.draw(st.integers(1, 6))):
@@ -102,16 +105,16 @@ def test_a_reader_knows_its_place(data: st.DataObject) -> None:
 
 def test_a_position_is_a_start(store: HandMadeStore) -> None:
     """Also before the first message, and where another start than the earliest was given."""
-    with Reader(store.path, "orders", start={"orders": {0: 7}}) as reader:
+    with Reader(place_of(store.path), "orders", start={"orders": {0: 7}}) as reader:
         assert reader.position() == {"orders": {0: 7, 1: 0}}
         some = [next(reader) for _ in range(9)]
         rest = reader.position()
         whole = list(reader)
-    with Reader(store.path, "orders", start=rest) as other:
+    with Reader(place_of(store.path), "orders", start=rest) as other:
         assert list(other) == whole
     assert len({message.offset for message in some if message.partition == 0} & set(range(7))) == 0
     for start in ("latest", "last 3", datetime.fromtimestamp(BEGIN_MS / 1000 + 20, UTC).isoformat()):
-        with Reader(store.path, "orders", start=start) as reader:
+        with Reader(place_of(store.path), "orders", start=start) as reader:
             begin = reader.position()
             first = {lane: min(one.offset for one in found) for lane, found in by_lane(list(reader)).items()}
             assert begin["orders"] == {0: 100, 1: 100} | first
@@ -126,7 +129,7 @@ def by_lane(messages: list[Any]) -> dict[int, list[Any]]:
 
 def test_lag_counts_what_came_since(store: HandMadeStore) -> None:
     """A lane that is new is behind by all its messages."""
-    with Reader(store.path, "orders") as reader:
+    with Reader(place_of(store.path), "orders") as reader:
         assert len(list(reader)) == 200
         assert reader.lag() == {"orders": {0: 0, 1: 0}}
         for lane in (1, 5):
@@ -136,27 +139,28 @@ def test_lag_counts_what_came_since(store: HandMadeStore) -> None:
         assert next(reader, None) is None
         reader.seek(reader.position())
         assert [message.value for message in reader] == [b"more"] * 2
-    with Reader(store.path, "orders", members=(1, 2)) as reader:
+    with Reader(place_of(store.path), "orders", members=(1, 2)) as reader:
         assert reader.lag() == {"orders": {1: 101, 5: 1}}
         assert reader.position() == {"orders": {1: 0, 5: 0}}
 
 
 def test_a_follower_moves_too(store: HandMadeStore) -> None:
-    with Reader(store.path, "orders", follow=True) as reader:
-        assert len(list(iter(reader.poll, None))) == 200
+    with Reader(place_of(store.path), "orders", follow=True) as reader:
+        assert len([next(reader) for _ in range(200)]) == 200
         reader.seek("last 1")
-        assert [message.offset for message in iter(reader.poll, None)] == [99, 99]
+        assert [next(reader).offset for _ in range(2)] == [99, 99]
         reader.seek("latest")
         store.lane(0).append("orders", b"new")
         store.publish()
-        assert [message.value for message in iter(reader.poll, None)] == [b"new"]
+        assert next(reader).value == b"new"
         reader.seek(datetime.fromtimestamp(BEGIN_MS / 1000, UTC))
-        assert len(list(iter(reader.poll, None))) == 201
+        assert [next(reader).value for _ in range(201)].count(b"new") == 1
+        assert reader.lag() == {"orders": {0: 0, 1: 0}}
 
 
 def test_a_reader_with_a_name_never_takes_back_a_commit(store: HandMadeStore) -> None:
     """It gives messages out once more. Who seeks forward commits what he passes over."""
-    with Reader(store.path, "orders", name="billing") as reader:
+    with Reader(place_of(store.path), "orders", name="billing") as reader:
         messages = [next(reader) for _ in range(10)]
         reader.commit()
         committed = reader.committed()
@@ -170,13 +174,13 @@ def test_a_reader_with_a_name_never_takes_back_a_commit(store: HandMadeStore) ->
         assert reader.committed() == committed
         reader.commit()
         assert reader.committed() == {"orders": {0: committed["orders"][0], 1: 50}}
-    with Reader(store.path, "orders", name="billing") as reader:
+    with Reader(place_of(store.path), "orders", name="billing") as reader:
         assert reader.position()["orders"][1] == 50
         assert next(reader).offset == committed["orders"][0]
 
 
 def test_where_it_cannot_move_it_stays(store: HandMadeStore) -> None:
-    with Reader(store.path, "orders") as reader:
+    with Reader(place_of(store.path), "orders") as reader:
         first = [next(reader) for _ in range(5)]
         here = reader.position()
         for kind, start in (
@@ -194,7 +198,7 @@ def test_where_it_cannot_move_it_stays(store: HandMadeStore) -> None:
 
 def test_a_root_of_rocketmq(tmp_path: Path) -> None:
     written = load("v1_basic")
-    with Reader(written.unpack(tmp_path / "root")) as reader:
+    with Reader(place_of(written.unpack(tmp_path / "root"))) as reader:
         lag = flat(reader.lag())
         assert set(flat(reader.position())) == set(lag)
         messages = [next(reader) for _ in range(3)]
@@ -206,12 +210,12 @@ def test_a_root_of_rocketmq(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_closed_or_has_failed(store: HandMadeStore) -> None:
-    reader = Reader(store.path, "orders")
+    reader = Reader(place_of(store.path), "orders")
     reader.close()
     for call in (reader.position, reader.lag, lambda: reader.seek("earliest")):
         with pytest.raises(ReaderError, match="closed"):
             call()
-    with closing(Reader(store.path, "orders", follow=True)) as reader:
+    with closing(Reader(place_of(store.path), "orders", follow=True)) as reader:
         next(reader)
         shutil.rmtree(store.path)
         small_store(store.path, 3)
@@ -219,11 +223,15 @@ def test_a_reader_that_is_closed_or_has_failed(store: HandMadeStore) -> None:
             reader.lag()
         with pytest.raises(DataLoss, match="another store"):
             reader.seek("earliest")
+        if is_by_url():
+            with pytest.raises(CommitLogError):  # its thread has ended, and that is not the end of the messages
+                list(reader)
 
 
+@pytest.mark.parametrize("both_ways", ["path"], indirect=True)
 def test_it_does_not_move_while_it_gives_a_message(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a signal handler: a call inside `next` is refused."""
-    with Reader(store.path, "orders", follow=True) as reader:
+    with Reader(place_of(store.path), "orders", follow=True) as reader:
         assert len(list(iter(reader.poll, None))) == 200
         caught = []
         refresh = reader._source.refresh
