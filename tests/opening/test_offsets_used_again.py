@@ -56,9 +56,15 @@ HARMS = {"given up": (give_up, 0), "older": (put_back, 10), "with queues": (lose
 
 
 def send(path: Path, values: list[bytes], topic: str = "orders") -> None:
+    send_in_turn(path, (topic, values))
+
+
+def send_in_turn(path: Path, *parts: tuple[str, list[bytes]]) -> None:
+    """Starts the store, sends to each topic its values, and stops it."""
     with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
-        for value in values:
-            producer.send(topic, value)
+        for topic, values in parts:
+            for value in values:
+                producer.send(topic, value)
         producer.flush()
 
 
@@ -187,12 +193,10 @@ def test_damage_after_damage_begins_an_epoch(
 ) -> None:
     """Wherever in the log it is. A start without new damage begins none."""
     path = tmp_path / "store"
-    send(path, OLD[:5], "first")
-    send(path, OLD[:10])
+    send_in_turn(path, ("first", OLD[:5]), ("orders", OLD[:10]))
     lane = StoreDirectory(path).lane_directory(0)
     shutil.copytree(lane.path, older(lane))
-    send(path, OLD[10:])
-    send(path, OLD[:5], "last")
+    send_in_turn(path, ("orders", OLD[10:]), ("last", OLD[:5]))
     harm(lane)
     store = commitlog.Store.open(path, SMALL)
     with store.producer() as producer:
