@@ -233,7 +233,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if _URL.match(name):
         raise IllegalArgument(
             f"{os.fspath(path)}: this takes a directory of this machine. The URL of a served store is for Spark, "
-            f"commitlog.read, RemoteProducer, and the commands cat, topics, stat and produce"
+            f"commitlog.read, Reader, RemoteProducer, and the commands cat, topics, stat and produce"
         )
     return Path(os.fsdecode(name)).absolute()
 
