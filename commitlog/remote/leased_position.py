@@ -179,10 +179,10 @@ class _Lease:
     def _tell(self, position: requests.Position | None, epoch: int | None, *, release: bool = False) -> bool:
         """Renews the lease. False if the server does not know it."""
         request = requests.MoveName(self._store, self._lease, position, now=True, release=release, epoch=epoch)
-        return bool(self._connection.ask("move_name", request))
+        return bool(self._connection.ask("move_name", request, patient=False))
 
-    def _hold(self) -> requests.HeldReader:
-        answer = self._connection.ask("hold_reader", requests.HoldReader(self._store, self.name))
+    def _hold(self, *, patient: bool = True) -> requests.HeldReader:
+        answer = self._connection.ask("hold_reader", requests.HoldReader(self._store, self.name), patient=patient)
         try:
             position = answer["position"]
             if position is not None:
@@ -211,7 +211,7 @@ class _Lease:
         on where it is.
         """
         try:
-            held = self._hold()
+            held = self._hold(patient=False)
             if held.store_id != self.store_id:
                 raise ReaderError(f"reader {self.name}: {self._path} is another store now: make a new reader for it")
             self._lease = held.lease
