@@ -246,3 +246,20 @@ def test_it_does_not_move_while_it_gives_a_message(store: HandMadeStore, monkeyp
         monkeypatch.setattr(reader._source, "refresh", seek_inside)
         assert reader.poll() is None
         assert caught
+
+
+@pytest.mark.filterwarnings("ignore:.*left out:commitlog.errors.ReadingWarning")
+@pytest.mark.parametrize("both_ways", ["path"], indirect=True)
+def test_damage_that_is_left_out(tmp_path: Path) -> None:
+    """A gap in one queue hides no message of another: each counts."""
+    store = HandMadeStore(tmp_path / "store")
+    lane = store.lane(0)
+    topics = (*["orders", "other"] * 10, "orders", "rare", *["orders", "other"] * 10)
+    records = [lane.append(topic, bytes(50)) for topic in topics]
+    store.publish()
+    with store.directory.lane_directory(0).segment_path(0).open("r+b") as segment:
+        segment.seek(records[20].physical_offset + 4)
+        segment.write(b"\xff")
+    with Reader(store.path, TOPICS, ignore_corrupt=True) as reader:
+        assert len(list(reader)) == len(topics) - 1
+        assert reader.position() == {"orders": {0: 21}, "other": {0: 20}, "rare": {0: 1}}
