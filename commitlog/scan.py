@@ -102,7 +102,8 @@ class Scan:
     """The messages of a topic between fixed offsets. `commitlog.read` makes it.
 
     Each method reads anew and gives the same rows. A scan holds no file and no connection: it may
-    be kept, pickled, and used after a fork. It takes memory for rows only where a method says so.
+    be kept and pickled, and used after a fork. There only a scan by URL raises ServerError, if the
+    parent had asked a server. It takes memory for rows only where a method says so.
 
     Lanes come one after the other, each in its order. PyArrow, Polars and DuckDB also take the scan
     itself, as a stream that is never in memory as a whole: `polars.from_arrow(scan)`,
