@@ -109,7 +109,10 @@ class Fetching:
         self._error: Exception | None = None
         self._is_done = self._is_ended = False
         self._thread: Background | None = None
-        self._waiter, self._waits = secrets.token_hex(8), False
+        self._reads = False
+        """Whether messages are asked for. Without, the thread only looks which there are."""
+        self._waiter, self._waits, self._waits_before = secrets.token_hex(8), 0, 0
+        """The name of waits at the server, the number of the present one or 0, that of the last."""
         self._look(self._index)
 
     # ---- the user's side ------------------------------------------------------------------------
@@ -120,6 +123,8 @@ class Fetching:
         Raises what reading raises, and StopIteration when all was read. After damage, reading goes
         on with `go_on`.
         """
+        if not self._reads:
+            self._begin(reads=True)
         with self._changed:
             if self._pieces:
                 piece = self._pieces.pop(0)
@@ -145,10 +150,18 @@ class Fetching:
                 self._error = None
                 self._changed.notify_all()
 
-    def start(self) -> None:
-        """Begins to read."""
-        self._thread = Background(self._run, "commitlog-reads")
-        close_at_end(self, Fetching._leave_to_parent, holds_data=False)
+    def follow(self) -> None:
+        """Keeps the index up to date, although nobody asks for messages."""
+        if self._thread is None:
+            self._begin(reads=False)
+
+    def _begin(self, *, reads: bool) -> None:
+        self._reads = reads
+        if self._thread is None:
+            self._thread = Background(self._run, "commitlog-reads")
+            close_at_end(self, Fetching._leave_to_parent, holds_data=False)
+        elif self._waits:
+            Background(self._end_wait, "commitlog-wakes")
 
     def close(self) -> None:
         """Ends the thread and waits for it."""
@@ -169,8 +182,9 @@ class Fetching:
 
     def _end_wait(self) -> None:
         """Ends a wait of the thread at the server, which may only begin there now."""
+        number = self._waits
         with contextlib.suppress(CommitLogError, MemoryError):  # a server that is away waits no more
-            while self._waits:
+            while number and self._waits == number:
                 self._index.end_wait(self._waiter)
                 self._clock.sleep(_END_AGAIN_SECONDS)
 
@@ -197,6 +211,9 @@ class Fetching:
 
     def _step(self) -> bool:
         """Reads a piece of each queue that needs it. False at the end."""
+        if not self._reads:
+            self._look_again(NAMED_WAIT_MS_MAX)
+            return True
         while hungry := {key: queue for key, queue in self._queues.items() if self._is_hungry(queue)}:
             self._fetch(hungry)
         unfinished = [queue.waiting for queue in self._queues.values() if queue.is_unfinished]
@@ -253,22 +270,25 @@ class Fetching:
     # ---- what there is --------------------------------------------------------------------------
 
     def _look_again(self, wait_ms: int) -> None:
-        """Looks until there is more, or an end. A server that is away is asked for a while."""
+        """Looks for more, and waits for it at the server. One that is away is asked for a while."""
         while True:
             try:
-                self._waits = bool(wait_ms)
+                self._waits_before += bool(wait_ms)
+                self._waits = self._waits_before if wait_ms else 0
                 self._check_end()
                 self._has_news |= self._index.refresh(wait_ms, self._waiter, patient=False)
-                self._waits = False
+                self._waits = 0
                 if self._has_news or not wait_ms:
                     self._look(self._index)
                     self._has_news = False
-                    return
-                self._failing_since_ns = None
+                else:
+                    self._failing_since_ns = None
             except _AWAY as error:
                 self._rest_after(error)
+            else:
+                return
             finally:
-                self._waits = False
+                self._waits = 0
 
     def _rest_after(self, error: CommitLogError) -> None:
         """Raises the error if there was nothing but errors for too long."""
@@ -305,7 +325,8 @@ class Fetching:
                     queue = _Queue(self._first.get(key, bounds.first), 0, is_light(topic))
                     self._queues[key] = queue
                 queue.damage = None
-                self._check_queue(index, key, queue, bounds.first, bounds.end)
+                if self._reads:  # otherwise somebody else does, and says what is lost
+                    self._check_queue(index, key, queue, bounds.first, bounds.end)
                 queue.end = max(queue.next, bounds.end)
 
     def _check_queue(self, index: RemoteIndex, key: QueueKey, queue: _Queue, first: int, end: int) -> None:

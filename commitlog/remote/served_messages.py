@@ -101,11 +101,12 @@ class ServedMessages:
         first = offsets_of(self.index, topics, starts, self._wanted.lanes)
         self._fetching = fetching = Fetching(self.index, self._wanted, first, self._clock)
         self.index.warn = fetching.warn
-        fetching.start()
         weakref.finalize(self, fetching.end).atexit = False
         return first
 
     def queues(self) -> dict[QueueKey, QueueRange]:
+        if self._fetching is not None and self._wanted.follow and os.getpid() == self._pid:
+            self._fetching.follow()  # whoever asks for queues may read them by himself
         return self._queues_of(self.index)
 
     def _queues_of(self, index: RemoteIndex) -> dict[QueueKey, QueueRange]:

@@ -440,3 +440,15 @@ def test_tokens(tmp_path: Path) -> None:
                 next(reader)
         for given_token in (None, token, writer, "clog_wrong"):
             forget_connection(address_of(server, token=given_token))
+
+
+def test_a_reader_that_is_asked_for_its_place_first(tmp_path: Path, served_base: str) -> None:
+    """It looks which queues there are, and then has messages at once, and all of them."""
+    store = small_store(tmp_path / "store")
+    with Reader(url_of(store.path, served_base), "orders", follow=True) as reader:
+        assert reader.position() == {"orders": {0: 0, 1: 0}}
+        assert isinstance(reader._source, ServedMessages)
+        ahead = reader._source._fetching
+        assert ahead is not None
+        wait_until(lambda: ahead._waits, "its thread waits at the server")
+        assert list(islice(reader, 200)) == list(Reader(store.path, "orders"))
