@@ -14,7 +14,7 @@ from commitlog.reading.given_places import GivenPlaces, Places
 from commitlog.reading.hand import Hand
 from commitlog.reading.message_source import MessageSource
 from commitlog.reading.reader_position import ReaderPosition, by_topic, check_named, read_queues
-from commitlog.reading.starting_point import EARLIEST, Offsets, QueueStarts, parse_starts
+from commitlog.reading.starting_point import EARLIEST, Offsets, QueueStarts, parse_starts, resolve
 
 
 class PlacedReader:
@@ -110,6 +110,9 @@ class PlacedReader:
         if inspect.getgeneratorstate(self._pieces) == inspect.GEN_RUNNING:
             raise ReaderError("this reader is inside `next`: seek in the thread that reads, between two messages")
         starts, here = parse_starts(start, self._clock), self._places()
+        for (topic, lane), queue in self._source.queues_now().items():  # by a look that touches nothing
+            if (wanted := starts.of(topic, lane)).kind == "offset":
+                resolve(wanted, queue.first, queue.end, lambda _ms: None, where=f"{topic}, lane {lane}")
         self._source.refresh(whole=True)
         if starts.offsets:
             check_named(starts, read_queues(self._source.index, self.topics))

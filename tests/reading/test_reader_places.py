@@ -8,14 +8,14 @@ from collections import defaultdict
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.columns.mapped_segments import SEGMENTS
-from commitlog.errors import BadStart, CommitLogError, DataLoss, OffsetOutOfRange, ReaderError
+from commitlog.errors import BadStart, CommitLogError, DataLoss, OffsetOutOfRange, ReaderError, ServerUnavailable
 from commitlog.reader import Reader
 from commitlog.reading.starting_point import Offsets
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
@@ -194,6 +194,27 @@ def test_where_it_cannot_move_it_stays(store: HandMadeStore) -> None:
                 reader.seek(start)
             assert reader.position() == here
         assert len(list(reader)) == 200 - len(first)
+
+
+def test_a_store_that_can_not_be_looked_at(store: HandMadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a server is away for a moment: the reader goes on where it was."""
+    with Reader(place_of(store.path), "orders") as reader:
+        first = [next(reader) for _ in range(5)]
+
+        def away() -> NoReturn:
+            raise ServerUnavailable("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(reader._source, "queues_now", away)
+            for call in (reader.lag, lambda: reader.seek("earliest")):
+                with pytest.raises(ServerUnavailable):
+                    call()
+        assert first + list(reader) == messages_of(store)
+
+
+def messages_of(store: HandMadeStore) -> list[Any]:
+    with Reader(store.path, "orders") as reader:
+        return list(reader)
 
 
 def test_a_root_of_rocketmq(tmp_path: Path) -> None:
