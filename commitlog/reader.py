@@ -37,10 +37,10 @@ from commitlog.reading.given_places import GivenPlaces
 from commitlog.reading.hand import Hand
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import MessageSource, Wanted, topics_of
-from commitlog.reading.placed_reader import PlacedReader
 from commitlog.reading.reader_position import ReaderPosition, check_named, check_options, read_queues
 from commitlog.reading.rests import Rests
 from commitlog.reading.starting_point import QueueStarts, parse_starts
+from commitlog.remote.columns_reader import ColumnsReader
 from commitlog.remote.reader_source import open_source
 from commitlog.statistics import ReaderStatistics
 
@@ -51,7 +51,7 @@ _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
 
 
-class Reader(PlacedReader):
+class Reader(ColumnsReader):
     """An iterator over the messages of a store.
 
     `for message in Reader("data/events", topic="orders")`; `async for` works as well. One thread at
@@ -140,7 +140,8 @@ class Reader(PlacedReader):
         self.follow, self.ignore_corrupt = follow, ignore_corrupt
         self._clock = clock
         starts = parse_starts(start, clock)
-        choice = LaneChoice.of(lanes, members)
+        self._lanes = choice = LaneChoice.of(lanes, members)
+        self._isolation, self._fail_on_data_loss = isolation, fail_on_data_loss
         self._position: ReaderPosition | None = None
         self._hand, self._given = Hand(), GivenPlaces(has_gaps=ignore_corrupt)
         self._is_at_end = False
@@ -151,6 +152,7 @@ class Reader(PlacedReader):
         self._pieces = self._read(refresh=follow)  # messages that came since are given out too
         wanted = Wanted(self.topics, choice, isolation, follow, ignore_corrupt)
         files = token_file, ca_file, cert_file, key_file
+        self._place = path, token, files
         self._followed = _followed_store(isolation) if hurry and follow else None
         self._source: MessageSource = open_source(path, wanted, clock, self._followed, token, *files)
         self._rests = Rests(clock, isolation, self._source.least_rest)

@@ -46,6 +46,10 @@ class Hand:
         """Gives out at most so many messages, which are not noted."""
         return list(islice(self._state[2], most))
 
+    def count(self, more: int) -> None:
+        """Counts messages that were given out in another way. There are none in hand."""
+        self._hold(self.given + more, ())
+
     def take_back(self, messages: list[Message]) -> None:
         """Takes back messages that were given out last."""
         self._hold(self.given - len(messages), [*messages, *self._state[2]])

@@ -1,0 +1,108 @@
+"""The part of Reader that gives columns in place of messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from commitlog.errors import OptionError, named_while_loading, read_error
+from commitlog.reading.given_places import Places
+from commitlog.reading.lane_choice import LaneChoice
+from commitlog.reading.placed_reader import PlacedReader
+from commitlog.reading.reader_position import by_topic
+from commitlog.reading.rests import Rests
+from commitlog.reading.starting_point import EARLIEST, QueueStarts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from commitlog.planning.address import Address
+    from commitlog.remote.rows_behind import RowsBehind
+
+Path = str | os.PathLike[str]
+
+
+class ColumnsReader(PlacedReader):
+    """See Reader, whose `__init__` makes all attributes."""
+
+    ignore_corrupt: bool
+    _isolation: Literal["flushed", "committed", "accepted"]
+    _fail_on_data_loss: bool
+    _lanes: LaneChoice
+    _place: tuple[Path | Address, str | None, tuple[Path | None, ...]]
+    _rests: Rests
+
+    def _note_end(self) -> None:
+        raise NotImplementedError
+
+    def arrow_batches(
+        self,
+        columns: Collection[str] | None = None,
+        *,
+        metadata: bool = False,
+        values: Literal["bytes", "columns"] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Gives the rows of the reader's one topic in Arrow's batches, from the reader's place on.
+
+            for batch in reader.arrow_batches(["customer", "amount"]):
+                store(batch)
+                reader.commit()
+
+        The columns are those of `commitlog.read`. A batch has rows of one lane, and lanes are not
+        merged by time. A batch counts as given out, and as done when the next one is asked for. A
+        reader that follows waits for more, and a later version of the topic's schema may add
+        columns. When the iterator is closed, `next` goes on behind the batches. Raises what
+        `commitlog.read` and reading its batches raise, and OptionError for another number of topics
+        and for what is only accepted.
+        """
+        if self.topics is None or len(self.topics) != 1 or self._isolation == "accepted":
+            raise OptionError("arrow_batches is for a reader of one topic, of what is flushed or committed")
+        with named_while_loading("Reader.arrow_batches"):
+            from commitlog.columns.read_plan import ReadOptions
+            from commitlog.remote.rows_behind import RowsBehind
+        options = ReadOptions(self._isolation, self._fail_on_data_loss, self.ignore_corrupt, reader="reader")
+        (topic,) = self.topics
+        rows = RowsBehind(self._place, topic, self._lanes, options, columns, metadata=metadata, values=values)
+        return self._rows(rows)
+
+    def _rows(self, rows: RowsBehind) -> Iterator[pa.RecordBatch]:
+        places = done = self._places()
+        self._begin_at(QueueStarts(EARLIEST, by_topic(places)))
+        try:
+            while not self._is_closed():
+                self._source.refresh(whole=True)
+                queues = self._source.queues().items()
+                if any(queue.end > places.get(key, queue.first) for key, queue in queues):
+                    for batch, reached in rows.batches(places):
+                        done = places.copy()
+                        places.update(reached)
+                        self._given_rows(done, reached)
+                        yield batch
+                        if self._is_closed():
+                            return
+                    continue
+                done = places
+                if not self.follow:
+                    self._note_end()
+                    return
+                if self._position is not None:
+                    self._position.waits()
+                self._source.wait(self._rests.next(self._hand.given))
+        except OSError as error:
+            raise read_error(error, self._source.path) from error
+        finally:
+            if not self._is_closed():
+                self._begin_at(QueueStarts(EARLIEST, by_topic(places)))
+                if self._position is not None:  # the last batch is done when more is asked for
+                    self._position.move(done)
+                    self._position.given_up_to(places)
+
+    def _is_closed(self) -> bool:
+        return self._closed  # by the loop's body, a signal handler, another thread
+
+    def _given_rows(self, done: Places, reached: Places) -> None:
+        self._hand.count(sum(max(end - done.get(key, end), 0) for key, end in reached.items()))
+        self._given.begin(done | reached)
+        if self._position is not None:
+            self._position.given_up_to(reached)
