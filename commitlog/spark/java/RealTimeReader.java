@@ -38,6 +38,7 @@ final class RealTimeReader implements SupportsRealTimeRead {
     private final FollowingTask task;
     private final JsonValues json;
     private final StructType columns;
+    private final PlannedStore store;
     private final int offsetPlace;
     /** Where a row has its number in its message; -1 if a message is one row. */
     private final int rowPlace;
@@ -62,6 +63,7 @@ final class RealTimeReader implements SupportsRealTimeRead {
         this.read = read;
         this.task = task;
         this.json = json;
+        this.store = new PlannedStore(read.storeFile, read.storeId);
         String offset = read.isTyped || json != null ? "_offset" : "offset";
         StructType all = with(wanted, offset, DataTypes.LongType);
         this.columns = read.isTyped ? with(all, "_row", DataTypes.IntegerType) : all;
@@ -179,7 +181,8 @@ final class RealTimeReader implements SupportsRealTimeRead {
     private boolean beginPart() throws IOException {
         if (!this.isFollowing()) {
             Slice[] slices = new Slice[] {this.task.backlog[this.slice]};
-            this.rows = this.rowsOf(new TaskReader(this.read, slices, new RowFilter[0], this.columnsOfMessages()));
+            this.rows = this.rowsOf(
+                new TaskReader(this.read, slices, new RowFilter[0], this.columnsOfMessages(), this.store));
             return true;
         }
         try {

@@ -36,8 +36,9 @@ final class SliceReader implements Closeable {
         this.wanted = wanted;
         this.end = wanted.behind(0);
         this.log = new LaneLog(slice.log, segmentBytes, room);
-        this.queue = new QueueEntries(slice.queue, BATCH_RECORDS);
-        this.records = new CheckedRecords(slice.topic, slice.lane, BATCH_RECORDS);
+        int most = (int) Math.min(BATCH_RECORDS, slice.end - slice.start); // many slices are small
+        this.queue = new QueueEntries(slice.queue, most);
+        this.records = new CheckedRecords(slice.topic, slice.lane, most);
         this.records.clear(room, wanted.first(0));
         this.walkFrom = slice.walkFrom;
         if (hasNotes(slice.quarantine)) {
@@ -73,7 +74,7 @@ final class SliceReader implements Closeable {
         }
         this.records.clear(this.log.bytes(), offset);
         if (!this.walks) {
-            this.queue.find(offset, (int) Math.min(this.end - offset, BATCH_RECORDS));
+            this.queue.find(offset, (int) Math.min(this.end - offset, this.records.at.length));
             if (this.queue.count > 0) {
                 this.addIndexed();
                 return this.records;

@@ -45,12 +45,17 @@ final class TaskReader implements PartitionReader {
 
     /** Reads what the filters keep. */
     TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, StructType wanted) {
+        this(plan, slices, filters, wanted, new PlannedStore(plan.storeFile, plan.storeId));
+    }
+
+    /** Reads from a store that other readers of the task look at too. */
+    TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, StructType wanted, PlannedStore store) {
         this.plan = plan;
         this.slices = slices;
         this.filters = filters;
         this.wanted = wanted;
         this.maker = plan.batchMaker(wanted);
-        this.store = new PlannedStore(plan.storeFile, plan.storeId);
+        this.store = store;
         this.begin();
     }
 
