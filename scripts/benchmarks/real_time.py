@@ -1,7 +1,8 @@
 """Streams in Real-Time Mode: how soon a message is in a Python function, and what that costs Spark.
 
 It belongs to part `spark`. `commitlog.spark.foreach` takes the rows, also those of Spark's Kafka
-source, which is the floor.
+source, which is the floor. In one turn a class in Java takes them (NotingRows.java): what the
+function and its process add is the difference.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 import psutil
 
 import commitlog.spark
+from commitlog.spark.launching.format_jar import compile_java
+from commitlog.spark.launching.spark_home import spark_home
 from scripts.benchmarks import kafka_broker
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import Bench, Metric, Sample, Turn, percentiles
@@ -36,8 +39,8 @@ RATES = (50, 1000)
 LEVELS = ("accepted", "committed", "flushed")
 WARM_UP_SECONDS = 8
 METRICS = (
-    Metric("p50", "ms from send to a Python function, p50"),
-    Metric("p99", "ms from send to a Python function, p99"),
+    Metric("p50", "ms from send to the function, p50"),
+    Metric("p99", "ms from send to the function, p99"),
     Metric("query", "of a core, Spark and the function"),
     Metric("source", "of a core, what it reads from"),
     Metric("idle", "of a core, Spark and the function, idle"),
@@ -45,24 +48,30 @@ METRICS = (
 
 
 def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
-    for rate in RATES:
-        turns: dict[str, Turn] = {}
-        if broker is not None:
-            turns["Kafka"] = partial(_turn, bench, session, rate, partial(kafka_stream, session, broker))
-        for level in LEVELS:
-            turns[f"commitlog, {level}"] = partial(_turn, bench, session, rate, partial(_ours, bench, session, level))
-        bench.compare(
-            f"Real-Time Mode, {rate} messages/s",
-            METRICS,
-            next(iter(turns)),
-            turns,
-            repeats=min(3, bench.settings.repeats),
-            seconds=bench.settings.seconds(10, least=0.2),
-            seconds_to_warm_up=bench.settings.seconds(WARM_UP_SECONDS, least=0.2),
-            body=f"{BODY_BYTES} B",
-            query="commitlog.spark.foreach",
-            cores=session.sparkContext.defaultParallelism,
-        )
+    with bench.room() as classes:
+        in_java = _writer_in_java(session, classes)
+        for rate in RATES:
+            turns: dict[str, Turn] = {}
+            if broker is not None:
+                turns["Kafka"] = partial(_turn, bench, session, rate, partial(kafka_stream, session, broker))
+            for level in LEVELS:
+                turns[f"commitlog, {level}"] = partial(
+                    _turn, bench, session, rate, partial(_ours, bench, session, level)
+                )
+            source = partial(_ours, bench, session, "accepted")
+            turns["commitlog, accepted, to Java"] = partial(_turn, bench, session, rate, source, in_java)
+            bench.compare(
+                f"Real-Time Mode, {rate} messages/s",
+                METRICS,
+                next(iter(turns)),
+                turns,
+                repeats=min(3, bench.settings.repeats),
+                seconds=bench.settings.seconds(10, least=0.2),
+                seconds_to_warm_up=bench.settings.seconds(WARM_UP_SECONDS, least=0.2),
+                body=f"{BODY_BYTES} B",
+                query="commitlog.spark.foreach",
+                cores=session.sparkContext.defaultParallelism,
+            )
 
 
 class Noting:
@@ -81,13 +90,40 @@ class Noting:
         return [(int(line[0]), int(line[1])) for line in lines if len(line) == 2]
 
 
+Writer = Callable[[Any, Path], Any]
+"""Makes the writer of a stream that notes its rows in a directory."""
+
+
+def _writer_in_python(frame: Any, room: Path) -> Any:
+    return commitlog.spark.foreach(frame, Noting(room))
+
+
+def _writer_in_java(session: Any, classes: Path) -> Writer:
+    """Compiles the class into a directory, and has the session's JVM load it."""
+    jvm = session._jvm
+    java = Path(jvm.java.lang.System.getProperty("java.home"))
+    compile_java(java, spark_home(), [Path(__file__).with_name("NotingRows.java")], classes)
+    jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(str(classes)).toURI().toURL())
+
+    def writer(frame: Any, room: Path) -> Any:
+        made = frame.writeStream
+        made._jwrite.foreach(jvm.commitlog.benchmarks.NotingRows(str(room)))
+        return made
+
+    return writer
+
+
 def _turn(
-    bench: Bench, session: Any, rate: int, source: Callable[[], contextlib.AbstractContextManager[Live]]
+    bench: Bench,
+    session: Any,
+    rate: int,
+    source: Callable[[], contextlib.AbstractContextManager[Live]],
+    writer_of: Writer = _writer_in_python,
 ) -> Sample:
     seconds, warm_up = bench.settings.seconds(10, least=0.2), bench.settings.seconds(WARM_UP_SECONDS, least=0.2)
     with bench.room() as room, source() as live:
         noting = Noting(room)
-        writer: Any = commitlog.spark.foreach(live.frame.select("value"), noting)
+        writer = writer_of(live.frame.select("value"), room)
         writer = writer.option("checkpointLocation", str(room / "checkpoint")).outputMode("update")
         query = writer.trigger(realTime="10 minutes").start()
         try:
