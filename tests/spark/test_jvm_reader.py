@@ -266,6 +266,15 @@ PROGRAM = """if True:
         commitlog.spark.use(spark)
         commitlog.spark.use(spark)
     print(*seen(spark))
+    if how == "connect":  # the threads that read what tasks give back do not see the session's jar
+        rows = spark.readStream.format("commitlog").option("subscribe", "orders").load(path)
+        query = rows.writeStream.format("console").outputMode("update").trigger(realTime="5 minutes").start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            assert "commitlog.errors.JarNotUsable: Real-Time Mode needs the jar" in str(error), error
+        else:
+            raise AssertionError("it reads in Real-Time Mode")
     if how == "session":
         loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         jars = spark.sparkContext._jsc.sc().listJars().mkString(" ").split()

@@ -15,7 +15,6 @@ import org.apache.spark.sql.types.StructType;
 /** One scan of a frame, with the columns that a query needs. */
 final class LogScan implements Scan, Batch {
     static final int NO_LIMIT = Integer.MAX_VALUE;
-    private static final String UI_THREAD = "spark-listener-group-appStatus";
 
     private final PlannedBatch planned;
     private final StructType wanted;
@@ -67,31 +66,10 @@ final class LogScan implements Scan, Batch {
      * stack trace at each query.
      */
     public CustomMetric[] supportedCustomMetrics() {
-        if (!isSeenByUi()) {
+        if (!JarClasses.areSeenBySpark()) {
             return new CustomMetric[0];
         }
         return new CustomMetric[] {new MessagesMetric(), new BytesMetric(), new PythonRowsMetric()};
-    }
-
-    /** Spark makes metrics of their names, by the class loader of the thread that tells its UI of queries. */
-    private static boolean isSeenByUi() {
-        ThreadGroup all = Thread.currentThread().getThreadGroup();
-        while (all.getParent() != null) {
-            all = all.getParent();
-        }
-        Thread[] threads = new Thread[2 * all.activeCount() + 64];
-        int count = all.enumerate(threads);
-        for (int i = 0; i < count; i++) {
-            if (threads[i].getName().equals(UI_THREAD)) {
-                try {
-                    Class.forName(MessagesMetric.class.getName(), false, threads[i].getContextClassLoader());
-                    return true;
-                } catch (ClassNotFoundException unseen) {
-                    return false;
-                }
-            }
-        }
-        return false;
     }
 
     public Batch toBatch() {

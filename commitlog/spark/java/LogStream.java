@@ -214,7 +214,14 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
     // ---- Real-Time Mode --------------------------------------------------------------------------
 
+    /** Tasks give back where they have ended as a class of ours. Spark has to find it. */
     public synchronized void prepareForRealTimeMode() {
+        if (!JarClasses.areSeenBySpark()) {
+            CommitLogException unseen = new CommitLogException("JarNotUsable", "Real-Time Mode needs the jar when Spark "
+                + "starts, and this session has taken it later: start Spark, or its Connect server, with --jars and what "
+                + "`python -m commitlog.spark.launching.jvm_reader` prints");
+            Platform.throwException(unseen.ofStream("prepareForRealTimeMode"));
+        }
         this.isRealTime = true;
         this.opening.put("real_time", true);
     }
