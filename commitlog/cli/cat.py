@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast
 
 import typer
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 class Isolation(StrEnum):
     flushed = "flushed"
     committed = "committed"
+    accepted = "accepted"
 
 
 TopicOption = Annotated[
@@ -80,7 +81,7 @@ def cat(
     form: FormatOption = "value",
     rows: Annotated[bool, typer.Option("--rows", help="The rows of a typed topic, one JSON object each.")] = False,
     isolation: Annotated[
-        Isolation, typer.Option(metavar="LEVEL", help="How far to read: flushed or committed.")
+        Isolation, typer.Option(metavar="LEVEL", help="How far to read: flushed, committed or accepted.")
     ] = Isolation.flushed,
     skip_corrupt: Annotated[
         bool, typer.Option("--skip-corrupt", help="Go on behind damaged records, and count them at the end.")
@@ -114,6 +115,8 @@ def cat(
                 raise typer.BadParameter(
                     "--rows needs one --topic, and goes without -f, --partition, --where and --format"
                 )
+            if isolation is Isolation.accepted:
+                raise typer.BadParameter("--rows takes --isolation flushed or committed: other rows are in no file yet")
             lines = _rows(address or store, (topic or [""])[0], start, isolation, skip_corrupt)
             _print_rows(out, map(for_terminal, lines) if terminal else lines, count)
         else:
@@ -170,7 +173,8 @@ def _rows(place: Address | str, topic: str, start: str, isolation: Isolation, sk
     from commitlog.remote.topic_reading import WantedRange, open_topic
     from commitlog.schemas.row_lines import lines_of
 
-    options = ReadOptions(isolation.value, ignore_corrupt=skip_corrupt, reader="cat")
+    level: Literal["flushed", "committed"] = "committed" if isolation is Isolation.committed else "flushed"
+    options = ReadOptions(level, ignore_corrupt=skip_corrupt, reader="cat")
     wanted = WantedRange(topic, parse_starts(start), parse_starts("latest"), options, values="columns")
     for batch in open_topic(place, wanted):
         yield from lines_of(batch)

@@ -128,6 +128,7 @@ def test_the_messages_of_some_partitions(store: HandMadeStore) -> None:
         (("--where", "trace"), "write key=VALUE"),
         (("--rows",), "--rows needs one --topic"),
         (("--rows", "--topic", "t", "-f"), "--rows needs one --topic"),
+        (("--rows", "--topic", "t", "--isolation", "accepted"), "--rows takes --isolation"),
     ],
 )
 def test_wrong_words_are_a_usage_error(store: HandMadeStore, words: tuple[str, ...], says: str) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import commitlog
+from commitlog.cli.app import app
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import DataLoss, ReaderError
 from commitlog.message import Message
@@ -69,6 +71,8 @@ def test_what_no_file_has_is_read(store: commitlog.Store) -> None:
                 ahead = list(reader)
             with Reader(store.path, "whole", isolation="accepted", start="last 2") as reader:
                 assert list(reader) == ahead[2:]
+            words = ["cat", str(store.path), "--topic", "whole", "--isolation", "accepted"]
+            assert CliRunner().invoke(app, words).stdout_bytes == b"committed\n0\n1\n2\n"
         producer.flush()
     with Reader(store.path, "whole") as reader:
         assert ahead == list(reader)
