@@ -156,7 +156,9 @@ class Fetching:
             self._begin(reads=False)
 
     def _begin(self, *, reads: bool) -> None:
-        self._reads = reads
+        with self._changed:
+            self._reads = reads
+            self._changed.notify_all()
         if self._thread is None:
             self._thread = Background(self._run, "commitlog-reads")
             close_at_end(self, Fetching._leave_to_parent, holds_data=False)
@@ -275,6 +277,7 @@ class Fetching:
             try:
                 self._waits_before += bool(wait_ms)
                 self._waits = self._waits_before if wait_ms else 0
+                began_ns, reads = self._clock.monotonic_ns(), self._reads
                 self._check_end()
                 self._has_news |= self._index.refresh(wait_ms, self._waiter, patient=False)
                 self._waits = 0
@@ -283,12 +286,19 @@ class Fetching:
                     self._has_news = False
                 else:
                     self._failing_since_ns = None
+                    self._rest_since(began_ns, reads)
             except _AWAY as error:
                 self._rest_after(error)
             else:
                 return
             finally:
                 self._waits = 0
+
+    def _rest_since(self, began_ns: int, reads: bool) -> None:
+        """Rests where the server has not waited, because too many others do."""
+        left = _LOOK_AGAIN_SECONDS - (self._clock.monotonic_ns() - began_ns) / 1e9
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_ended or self._reads != reads, max(left, 0.0))
 
     def _rest_after(self, error: CommitLogError) -> None:
         """Raises the error if there was nothing but errors for too long."""

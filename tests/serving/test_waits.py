@@ -17,6 +17,7 @@ from commitlog.remote import requests
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.serving import answers, flush_notices
 from commitlog.serving.flight_server import FlightServer
+from commitlog.serving.limits import Places
 from commitlog.serving.served_store import ServedStore
 from commitlog.spark import server_wait
 from commitlog.spark.server_wait import SHORT_WAIT_MS, ServerWait
@@ -259,3 +260,13 @@ def _wait(url: str, topic: str) -> bool:
     index = RemoteIndex(parse_address(url), topics=(topic,))
     index.refresh()
     return index.refresh(LONG_MS)
+
+
+def test_a_reader_for_which_no_wait_is_left_asks_now_and_then(server: FlightServer, orders: str) -> None:
+    """The server answers at once then, and must not be asked at once again."""
+    server.limits.waits = Places("waiting calls", 0)
+    with commitlog.Reader(url_of(server), orders, start="latest", follow=True) as reader:
+        assert reader.poll() is None
+        before = calls(server)
+        assert reader.poll(1) is None
+        assert 0 < calls(server) - before < 30
