@@ -1,0 +1,35 @@
+"""`Reader(url, follow=True).arrow_batches` goes on with what comes, however far behind it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitlog import Reader
+from commitlog.remote import fetching
+from tests.builders.hand_made import small_store
+from tests.served import by_url, place_of
+
+
+def test_new_rows_after_many_old_ones(
+    tmp_path: Path, served_base: str, look_each_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AHEAD_BYTES", "_FIRST_ROWS", "_PIECE_BYTES_LEAST", "_PIECE_BYTES_MOST"):
+        monkeypatch.setattr(fetching, name, 1)
+    store = small_store(tmp_path / "store")
+    with by_url(served_base):
+        url = place_of(store.path)
+    with Reader(url, "orders", name="far", follow=True) as reader:
+        batches, rows = reader.arrow_batches(["partition", "offset"]), 0
+        while rows < 200:
+            rows += next(batches).num_rows
+        for number in range(3):
+            store.lane(0).append("orders", b"new")
+            store.publish()
+            assert next(batches).to_pylist() == [{"partition": 0, "offset": 100 + number}]
+            reader.commit()
+        batches.close()  # type: ignore[attr-defined]
+        store.lane(1).append("orders", b"a message")
+        store.publish()
+        assert next(reader).value == b"a message"
