@@ -276,7 +276,7 @@ TARGETS = (
         "≤",
         0.6,
         _plain("100 B", "Reader, value and offset", "cpu"),
-        headline="A message of 100 B in a `Reader`, value and offset, µs of CPU",
+        headline="a `Reader` gives a message of 100 B, value and offset, µs of CPU",
     ),
     Target(
         "read", "100 B, key and headers too, µs of CPU", "≤", 1, _plain("100 B", "Reader, key and headers too", "cpu")
@@ -290,7 +290,7 @@ TARGETS = (
         "≥",
         1.5,
         _ratio("100 B", "Kafka's consumer, one by one", "Reader, value and offset", "cpu"),
-        headline="CPU of Kafka's consumer for a message, of a `Reader`'s",
+        headline="Kafka's consumer takes for it, times the CPU of a `Reader`",
     ),
     Target(
         "read",

@@ -49,6 +49,7 @@ NOT_SHOWN = {
     "StoreSnapshot.taken_ns": "Prometheus has a time of its own for each scrape",
     "StoreSnapshot.time_ms": "the same",
     "ReplicaState.sent_bytes_per_second": "Prometheus makes rates itself, of commitlog_replica_sent_bytes_total",
+    "ReaderState.host": "it changes with each client; `commitlog readers` says it",
     "ReplicaState.kind": "its name says it",
     "ReplicaState.store_id": "it is this store's",
     "ReplicaState.address": "it changes with each connection",
