@@ -47,6 +47,7 @@ from commitlog.statistics import ReaderStatistics
 if TYPE_CHECKING:
     from commitlog.appending.followed_store import FollowedStore
 
+_INSIDE = "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
 _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
 
@@ -144,7 +145,7 @@ class Reader(ColumnsReader):
         self._isolation, self._fail_on_data_loss = isolation, fail_on_data_loss
         self._position: ReaderPosition | None = None
         self._hand, self._given = Hand(), GivenPlaces(has_gaps=ignore_corrupt)
-        self._is_at_end = False
+        self._is_at_end = self._is_inside = self._is_taking = False
         self._closed, self._failure = False, ""
         self._held: Exception | None = None
         """An error that is raised at the next call, because a batch was given out before it."""
@@ -308,18 +309,33 @@ class Reader(ColumnsReader):
 
         Raises StopIteration at the end and after `close`.
         """
+        if self._is_inside:
+            raise ReaderError(_INSIDE)
+        try:
+            self._is_inside = True
+            self._take_piece()
+        finally:
+            self._is_inside = False
+            if self._is_taking:  # a signal handler's error came in between, and nobody has the piece
+                self._is_taking, self._failure = False, "an interrupt inside of `next`"
+                self._pieces.close()
+
+    def _take_piece(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
             raise held
+        self._is_taking = True
         try:
             piece = next(self._pieces)
         except StopIteration:
+            self._is_taking = False
             if self._closed:
                 self.close()  # once more: an error may have begun the reading anew when it was closed
             else:
                 self._note_end()
             raise
         except BaseException as error:
+            self._is_taking = False
             self._note_error(error)
             if isinstance(error, OSError):
                 raise read_error(error, self._source.path) from error
@@ -328,7 +344,8 @@ class Reader(ColumnsReader):
             self._hand.fill(piece)
             if self._position is None:
                 self._given.note(piece)
-        elif self._position is not None:
+        self._is_taking = False
+        if not piece and self._position is not None:
             self._position.waits()
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.close()
@@ -387,9 +404,7 @@ class Reader(ColumnsReader):
         Raises ReaderError if this call is inside another one.
         """
         if isinstance(error, ValueError) and inspect.getgeneratorstate(self._pieces) == inspect.GEN_RUNNING:
-            raise ReaderError(
-                "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
-            ) from error
+            raise ReaderError(_INSIDE) from error
         if self._closed:
             self.close()
         elif isinstance(error, CorruptRecord | DamagedFile):

@@ -81,6 +81,7 @@ class ColumnsReader(PlacedReader):
                         yield batch
                         if self._is_closed():
                             return
+                    places.update(rows.ends)  # what is left out at an end is read, too
                     continue
                 done = places
                 if not self.follow:

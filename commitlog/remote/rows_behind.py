@@ -46,6 +46,8 @@ class RowsBehind:
             credentials = Credentials(token, *(None if file is None else os.fspath(file) for file in files))
             path = address_of(path, credentials, OF_READ_ARROW) or path
         self._place, latest = path, parse_starts("latest")
+        self.ends: Places = {}
+        """Where the queues of the last look end, whether or not they had any rows."""
         self._wanted = WantedRange(topic, latest, latest, options, columns, metadata, values, lanes)
 
     def batches(self, places: Mapping[tuple[str, int], int]) -> Iterator[tuple[pa.RecordBatch, Places]]:
@@ -69,7 +71,7 @@ class RowsBehind:
             if before is not None:
                 yield before
             raise
-        ends = {key: end for key, (begin, end) in found.bounds.items() if begin < end}
+        self.ends = ends = {key: end for key, (begin, end) in found.bounds.items() if begin < end}
         if before is not None:
             yield before[0], before[1] | ends
 

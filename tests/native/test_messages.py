@@ -158,7 +158,9 @@ def run(wish: str, program: str, given_bytes: bytes = b"") -> bytes:
     return done.stdout
 
 
-@pytest.mark.parametrize("column", ["positions", "body_positions", "body_sizes", "properties_positions", "topic_index"])
+@pytest.mark.parametrize(
+    "column", ["positions", "body_positions", "body_sizes", "properties_positions", "properties_sizes", "topic_index"]
+)
 @pytest.mark.parametrize("number", [-1, 1 << 20, 1 << 62, -(1 << 63)])
 def test_places_outside_of_the_buffer_are_an_error(column: str, number: int) -> None:
     table, data = table_of([(b"orders", b"some", b"", 0, True, 0, 2)])

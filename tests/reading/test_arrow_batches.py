@@ -142,6 +142,18 @@ def test_damage_comes_after_the_good_rows(made: HandMadeStore) -> None:
         assert found + rest == 200
 
 
+def test_damage_at_the_end_that_is_left_out_is_the_end(made: HandMadeStore) -> None:
+    record = made.lane(0).records[-1]
+    segment = made.directory.lane_directory(0).segment_path(
+        record.physical_offset // made.segment_bytes * made.segment_bytes
+    )
+    with segment.open("r+b") as file:
+        file.seek(record.physical_offset % made.segment_bytes + 4)
+        file.write(bytes(4))
+    with Reader(made.path, record.topic, ignore_corrupt=True, start="last 1", lanes={0}) as reader:
+        assert sum(batch.num_rows for batch in reader.arrow_batches(["offset"])) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -14,6 +14,7 @@ from commitlog.errors import CorruptRecord, DataLoss, IllegalArgument, ReaderErr
 from commitlog.message import Message
 from commitlog.reader import Reader
 from commitlog.reading import topic_index
+from commitlog.reading.hand import Hand
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.fake_clock import SetClock
 
@@ -179,6 +180,42 @@ def test_an_interrupted_batch_comes_again(tmp_path: Path) -> None:
 def everything_of(path: Path, topic: str) -> list[Message]:
     with Reader(path, topic) as reader:
         return list(reader)
+
+
+def test_an_interrupt_that_takes_messages_away_ends_the_reader(
+    store: HandMadeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in nobody's hand, so a reader that went on would pass over them."""
+
+    def interrupted(self: Hand, messages: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with Reader(store.path) as reader:
+        monkeypatch.setattr(Hand, "fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+        with pytest.raises(ReaderError, match="ended with an interrupt"):
+            next(reader)
+
+
+def test_a_signal_handler_that_reads_inside_next_is_refused(
+    store: HandMadeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    fill = Hand.fill
+
+    def handler(self: Hand, messages: list[Message]) -> None:
+        monkeypatch.undo()
+        with pytest.raises(ReaderError, match="inside `next` already"):
+            reader.poll()
+        refused.append("poll")
+        fill(self, messages)
+
+    with Reader(store.path) as reader:
+        monkeypatch.setattr(Hand, "fill", handler)
+        assert list(reader) == everything(store.path)
+    assert refused == ["poll"]
 
 
 def test_a_closed_reader_gives_no_batch(store: HandMadeStore) -> None:

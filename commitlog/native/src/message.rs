@@ -304,7 +304,8 @@ fn message_of<'py>(
         }
     }
     // all is looked at before anything is made
-    if body_at.checked_add(body_bytes)? > source.len() {
+    let end = source.len();
+    if body_at.checked_add(body_bytes)? > end || names_at.checked_add(names_bytes)? > end {
         return None;
     }
     let mut properties = vec![0; names_bytes].into_boxed_slice();
