@@ -14,6 +14,7 @@ out before its error is raised. With `ignore_corrupt` the messages behind it are
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -192,8 +193,7 @@ class Reader(ColumnsReader):
     def __next__(self) -> Message:
         message = next(self._hand.next, None)
         while message is None:
-            if self._must_rest:
-                self._source.wait(self._rests.next(self._hand.given))
+            self._rest()
             message = self._take()
         return message
 
@@ -216,8 +216,7 @@ class Reader(ColumnsReader):
             left = (deadline - self._clock.monotonic_ns()) / 1e9
             if left <= 0:
                 return None
-            if self._must_rest:
-                self._source.wait(min(self._rests.next(self._hand.given), left))
+            self._rest(left)
 
     def batches(self, most: int = 1000, timeout: float | None = None) -> Iterator[list[Message]]:
         """Gives the messages in lists: those that are there, and at most `most` of them.
@@ -252,8 +251,7 @@ class Reader(ColumnsReader):
                     left = (deadline - self._clock.monotonic_ns()) / 1e9
                     if batch or left <= 0:
                         break
-                    if self._must_rest:
-                        self._source.wait(min(self._rests.next(self._hand.given), left))
+                    self._rest(left)
         except StopIteration:
             if not batch:
                 raise
@@ -390,6 +388,11 @@ class Reader(ColumnsReader):
     @property
     def _must_rest(self) -> bool:
         return self._is_at_end or self._source.is_waiting
+
+    def _rest(self, most: float = math.inf) -> None:
+        """Waits for more if there is nothing at the moment, at most so many seconds."""
+        if self._must_rest:
+            self._source.wait(min(self._rests.next(self._hand.given), most))
 
     def _note_end(self) -> None:
         """Notes that there are no more messages. Raises ReaderError if an error was the end."""

@@ -29,12 +29,10 @@ from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.reading.topic_index import TopicIndex
-from commitlog.reading.view import LogView, open_view
-from commitlog.shm.layout import Lane
+from commitlog.reading.view import POSITION_WORDS, LogView, open_view
 
 _LOOK_ANYWAY_NS = 250_000_000
 """A reader also learns of other things than messages: of a restart, a promotion, a trim."""
-_WORDS = {"flushed": Lane.FLUSHED, "committed": Lane.COMMITTED, "accepted": Lane.WROTE}
 Words = npt.NDArray[np.uint64]
 _SEGMENTS_KEPT = 8
 """How many segments of a RocketMQ log stay mapped: its queues are at different places."""
@@ -204,7 +202,7 @@ class StoreMessages:
         self._moved = None
         if control is None:
             return False
-        words = control.lane_table()[:, _WORDS[self._wanted.isolation]].copy()
+        words = control.lane_table()[:, POSITION_WORDS[self._wanted.isolation]].copy()
         self._seen = control, words
         if control is not known or now - self._looked_ns >= _LOOK_ANYWAY_NS:
             self._looked_ns = now

@@ -37,6 +37,10 @@ _LOOKS_MOST = 100
 _LOOK_AGAIN_SECONDS = 0.001
 
 
+POSITION_WORDS: dict[str, int] = {"flushed": Lane.FLUSHED, "committed": Lane.COMMITTED, "accepted": Lane.WROTE}
+"""How far a log is read → the word of a lane that says how far that is."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
     """Positions of one lane (offsets of its log): first ≤ dispatched ≤ flushed ≤ committed.
@@ -285,11 +289,10 @@ class StoreView:
         return self.facts.lanes.get(lane, 0)
 
     def left_in_memory(self, isolation: str) -> list[int]:
-        if self.control is None or isolation == "accepted":
+        if self.control is None:
             return []
         table = self.control.lane_table()
-        known = Lane.FLUSHED if isolation == "flushed" else Lane.COMMITTED
-        behind: list[int] = (table[:, Lane.WROTE] > table[:, known]).nonzero()[0].tolist()
+        behind: list[int] = (table[:, Lane.WROTE] > table[:, POSITION_WORDS[isolation]]).nonzero()[0].tolist()
         del table  # an error from here on would keep it, and the pool could not be unmapped
         return [] if not behind or is_running(self.directory, self.pool) else behind
 

@@ -23,10 +23,9 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import WaitTimeout
-from commitlog.planning.options import Level
 from commitlog.planning.resolving import data_loss
 from commitlog.planning.store_index import LocalIndex
-from commitlog.reading.view import LogView
+from commitlog.reading.view import POSITION_WORDS, LogView
 from commitlog.shm.control_region import CONTROL_NAME, ControlRegion
 from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROW_WORDS, LANE_ROWS, WORD_BYTES, Lane, segment_start
 from commitlog.shm.write_buffers import buffers_path
@@ -36,8 +35,6 @@ from commitlog.spark.source import StreamReader
 from commitlog.spark.task_reading import Task
 
 Answer = dict[str, Any]
-_WORDS: dict[Level, int] = {"flushed": Lane.FLUSHED, "committed": Lane.COMMITTED, "accepted": Lane.WROTE}
-"""How far a log is followed → the word of a lane that says how far that is."""
 _PATIENCE_NS = 60_000_000_000
 """How long the end of a batch waits until all that it has read is flushed."""
 _LOOK_SECONDS = 0.001
@@ -81,7 +78,7 @@ class RealTimePlans:
             "base": json.dumps(reader.in_this_epoch(StreamOffset.from_json(start)).to_json()),
             "end": json.dumps(end),
             "latest": json.dumps(reader.reportLatestOffset()),
-            "words": lane_words(index, _WORDS[level]),
+            "words": lane_words(index, POSITION_WORDS[level]),
             "is_ahead": level != "flushed",
             "buffers": _rows(index.pool) if level == "accepted" and index.pool is not None else None,
             "new_lane": new_lane if (new_lane := _new_lane(index)) < LANE_ROWS else -1,
