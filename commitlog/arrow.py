@@ -66,8 +66,8 @@ def read_arrow(
     the range. With a URL, both the call and the reading also raise ServerUnavailable, AccessDenied,
     CertificateRefused, ServerError.
     """
-    files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
-    place = address_of(path, Credentials(token, *files), OF_READ_ARROW) or path
+    credentials = Credentials.of(token, token_file, ca_file, cert_file, key_file)
+    place = address_of(path, credentials, OF_READ_ARROW) or path
     options = ReadOptions(isolation, fail_on_data_loss, ignore_corrupt, reader="read_arrow")
     return open_topic(
         place, WantedRange(topic, parse_starts(start), parse_starts(end), options, columns, metadata, values)

@@ -89,8 +89,8 @@ def read(
     OptionError (`lanes`), IllegalArgument (there is no such column), MissingPackage (PyArrow). With
     a URL, also ServerUnavailable, AccessDenied, CertificateRefused, ServerError.
     """
-    files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
-    place = address_of(path, Credentials(token, *files), OF_READ_ARROW) or checked_path(path)
+    credentials = Credentials.of(token, token_file, ca_file, cert_file, key_file)
+    place = address_of(path, credentials, OF_READ_ARROW) or checked_path(path)
     options = ReadOptions(isolation, fail_on_data_loss, ignore_corrupt, reader="read")
     bounds = parse_starts(start), parse_starts(end)
     return Scan._of(  # noqa: SLF001

@@ -39,6 +39,11 @@ class Credentials:
     cert_file: str | None = None
     key_file: str | None = None
 
+    @classmethod
+    def of(cls, token: str | None, *files: str | os.PathLike[str] | None) -> Credentials:
+        """Those of a user's arguments. `files`: token_file, ca_file, cert_file and key_file."""
+        return cls(token, *(None if file is None else os.fspath(file) for file in files))
+
 
 @dataclass(frozen=True)
 class CredentialNames:

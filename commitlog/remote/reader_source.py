@@ -38,8 +38,7 @@ def open_source(
         from commitlog.planning.address import OF_READ_ARROW, Address, Credentials, address_of
         from commitlog.remote.served_messages import ServedMessages
     if not isinstance(path, Address):
-        credentials = Credentials(token, *(None if file is None else os.fspath(file) for file in files))
-        path = address_of(path, credentials, OF_READ_ARROW) or path
+        path = address_of(path, Credentials.of(token, *files), OF_READ_ARROW) or path
     if not isinstance(path, Address):
         return StoreMessages(path, wanted, clock, follow_pool)
     if followed is not None:

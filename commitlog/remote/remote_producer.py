@@ -139,8 +139,8 @@ class RemoteProducer:
         cert_file: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        files = (None if file is None else os.fspath(file) for file in (token_file, ca_file, cert_file, key_file))
-        address = address_of(url, Credentials(token, *files), OF_PRODUCER)
+        credentials = Credentials.of(token, token_file, ca_file, cert_file, key_file)
+        address = address_of(url, credentials, OF_PRODUCER)
         if address is None:
             raise IllegalArgument(f"{url}: a remote producer takes the URL of a served store; see commitlog.Producer")
         self._open(address)

@@ -43,8 +43,7 @@ class RowsBehind:
         """`place` has a path, an address or a URL, a token, and the files of a URL."""
         path, token, files = place
         if not isinstance(path, Address):
-            credentials = Credentials(token, *(None if file is None else os.fspath(file) for file in files))
-            path = address_of(path, credentials, OF_READ_ARROW) or path
+            path = address_of(path, Credentials.of(token, *files), OF_READ_ARROW) or path
         self._place, latest = path, parse_starts("latest")
         self.ends: Places = {}
         """Where the queues of the last look end, whether or not they had any rows."""
