@@ -2,7 +2,7 @@
 
 The core is optional. Where it can't be built, the package is plain Python, and one line says what
 is lost and how to get it. COMMITLOG_NATIVE=off builds none. With COMMITLOG_NATIVE=on a build that
-fails is an error.
+fails is an error. cargo's variables choose another machine and linker, as in scripts/wheels.
 """
 
 from __future__ import annotations
