@@ -74,6 +74,10 @@ class Page:
         """Lets the page believe that its window has this size."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
+    def scheme(self, name: str) -> None:
+        """Lets the page believe that its user wants it `light` or `dark`."""
+        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
     def draw(self, path: Path) -> None:
         """Writes a picture of the page, for people."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))

@@ -23,6 +23,9 @@ _RATE_MIN, _RATE_MAX = 0.001, 1e9
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.", envvar=STORE_VARIABLE)]
 """A store that must exist. Without the argument it is the store in COMMITLOG_STORE."""
+StoresArgument = Annotated[
+    list[Path], typer.Argument(metavar="STORE", help="Directories of stores.", envvar=STORE_VARIABLE)
+]
 NewStoreArgument = Annotated[
     Path,
     typer.Argument(metavar="STORE", help="Directory of the store; made if it is missing.", envvar=STORE_VARIABLE),

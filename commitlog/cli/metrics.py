@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import STORE_VARIABLE
+from commitlog.cli.arguments import StoresArgument
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def metrics(
-    store: Annotated[list[Path], typer.Argument(metavar="STORE", help="Directories of stores.", envvar=STORE_VARIABLE)],
+    store: StoresArgument,
     textfile: Annotated[
         Path | None,
         typer.Option(metavar="FILE.prom", help="Write them to a file, for node_exporter's textfile collector."),

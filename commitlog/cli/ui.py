@@ -1,13 +1,14 @@
-"""`commitlog ui STORE`: the store as a page in a browser on this machine."""
+"""`commitlog ui STORE…`: stores as a page in a browser on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument
+from commitlog.cli.arguments import StoresArgument
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
@@ -19,7 +20,7 @@ class PageError(CommitLogError):
 
 
 def ui(
-    store: StoreArgument,
+    store: StoresArgument,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of this machine; port 0 takes a free one.")
     ] = "127.0.0.1:0",
@@ -27,6 +28,7 @@ def ui(
     """Serve a page for the browser: plots, and messages of a topic.
 
         commitlog ui data/events --listen 127.0.0.1:8080
+        commitlog ui data/events data/logs
 
     It shows what `top` shows. It only reads, and only this machine reaches it. The address that it
     prints has a token: who has it sees the messages. Ctrl-C ends it.
@@ -39,9 +41,10 @@ def ui(
         raise typer.BadParameter(f"{listen!r} is not HOST:PORT, such as 127.0.0.1:8080", param_hint="--listen")
     ends = SignalEvent()
     on_end_signal(ends.set)
-    with Looks(store) as looks:
+    with contextlib.ExitStack() as opened:
+        looks = [opened.enter_context(Looks(one)) for one in dict.fromkeys(store)]
         try:
-            server = PageServer(store.absolute(), looks, host, int(port))
+            server = PageServer(looks, host, int(port))
         except OSError as error:
             raise PageError(f"can't listen on {listen}: {error.strerror}; another port, or 0 for a free one") from error
         with server:

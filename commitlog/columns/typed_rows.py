@@ -21,6 +21,7 @@ from commitlog.columns.arrow_columns import Decoder
 from commitlog.columns.metadata import metadata_columns
 from commitlog.columns.unpacked_size import UNPACKED_BYTES_MAX, TooMuchUnpacked, check_batch_size, is_compressed
 from commitlog.errors import CorruptRecord, SchemaConflict
+from commitlog.message import Message
 from commitlog.record.record_layout import SysFlag
 from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
@@ -28,6 +29,7 @@ from commitlog.record.row_headers import (
     CONTENT_TYPE_HEADER,
     ROWS_HEADER,
     SCHEMA_HEADER,
+    version_of,
 )
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS
@@ -93,9 +95,8 @@ class TypedRows:
                 found.append(self._message(decoder.queue.topic, content_type, version, rows, compression, value))
             except MemoryError:
                 raise  # Arrow's is an ArrowException too, and the message is right
-            except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration, struct.error) as error:
-                is_text = not isinstance(error, struct.error)  # which tells of bytes of ours, and of no message
-                wrong[number] = (is_text and str(error).partition("\n")[0]) or _NO_BATCH
+            except _NO_ROWS as error:
+                wrong[number] = _reason(error)
                 continue
             unpacked += found[-1][1].nbytes
             if unpacked > UNPACKED_BYTES_MAX and decoder.count > 1:
@@ -114,20 +115,10 @@ class TypedRows:
         value: pa.Buffer,
     ) -> tuple[TopicSchema, pa.RecordBatch]:
         if content_type != CONTENT_TYPE or version is None or rows is None:
-            raise ValueError("the message has a value and no rows: it was sent by `send` and not by `send_rows`")
+            raise ValueError(_NO_ROWS_SENT)
         schema = self.schemas.version(topic, int(version))
         wanted = tuple(index for column in self._columns if (index := schema.columns.get_field_index(column.name)) >= 0)
-        if compression is None:
-            if is_compressed(value):
-                raise ValueError("its batch is compressed, and its headers do not say so")
-            batch = pa.ipc.read_record_batch(value, schema.columns)
-        else:  # only the wanted columns are unpacked
-            batch = _unpacked(value, schema.columns, wanted)
-        batch = batch.select([schema.columns.names[index] for index in wanted])
-        batch.validate(full=True)
-        if batch.num_rows != int(rows):
-            raise ValueError(f"the message has {batch.num_rows} rows in place of {rows}")
-        return schema, batch
+        return schema, _batch(schema.columns, wanted, int(rows), compression, value)
 
     def _together(
         self, decoder: Decoder, messages: list[tuple[TopicSchema, pa.RecordBatch]], first: int
@@ -173,6 +164,9 @@ class TypedRows:
         )
 
 
+_NO_ROWS = (pa.ArrowException, OSError, EOFError, ValueError, StopIteration, struct.error)
+"""What decoding a message raises whose value is not what its headers say."""
+_NO_ROWS_SENT = "the message has a value and no rows: it was sent by `send` and not by `send_rows`"
 _NO_BATCH = "its headers say rows, and its value is no record batch"
 _HEADERS = (CONTENT_TYPE_HEADER, SCHEMA_HEADER, ROWS_HEADER, COMPRESSION_HEADER)
 
@@ -181,6 +175,46 @@ def _texts(decoder: Decoder, header: str) -> list[str | None]:
     """One header of each message as text. Only a foreign header has bytes that are not UTF-8."""
     values = decoder.property_values(header.encode(), pa.binary()).to_pylist()
     return [None if value is None else value.decode(errors="replace") for value in values]
+
+
+def rows_of(message: Message, schemas: TopicSchemas) -> pa.RecordBatch:
+    """The rows of one message, with the columns that it was written with.
+
+    Raises CorruptRecord where it has none, and StoreDamaged if its version is missing.
+    """
+    version = version_of(message.headers)
+    try:
+        if version is None:
+            raise ValueError(_NO_ROWS_SENT)
+        columns, rows = schemas.version(message.topic, version).columns, int(message.headers[ROWS_HEADER])
+        compression = message.headers.get(COMPRESSION_HEADER)
+        return _batch(columns, tuple(range(len(columns))), rows, compression, pa.py_buffer(message.value))
+    except MemoryError:
+        raise
+    except _NO_ROWS as error:
+        raise CorruptRecord(_reason(error), message.physical_offset) from error
+
+
+def _batch(
+    columns: pa.Schema, wanted: tuple[int, ...], rows: int, compression: str | None, value: pa.Buffer
+) -> pa.RecordBatch:
+    """The wanted columns of a value. Raises one of _NO_ROWS where it has not these rows."""
+    if compression is None:
+        if is_compressed(value):
+            raise ValueError("its batch is compressed, and its headers do not say so")
+        batch = pa.ipc.read_record_batch(value, columns)
+    else:  # only the wanted columns are unpacked
+        batch = _unpacked(value, columns, wanted)
+    batch = batch.select([columns.names[index] for index in wanted])
+    batch.validate(full=True)
+    if batch.num_rows != rows:
+        raise ValueError(f"the message has {batch.num_rows} rows in place of {rows}")
+    return batch
+
+
+def _reason(error: BaseException) -> str:
+    is_text = not isinstance(error, struct.error)  # which tells of bytes of ours, and of no message
+    return (is_text and str(error).partition("\n")[0]) or _NO_BATCH
 
 
 _COUNT = re.compile("[0-9]{1,9}")

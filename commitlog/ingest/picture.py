@@ -5,6 +5,8 @@ The page has the same panels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -66,35 +68,39 @@ def draw(report: dict[str, Any], flushed: Latencies, spark: Latencies, path: Pat
         figure = Figure(figsize=(13, 9), dpi=120, facecolor="white")
         figure.subplots_adjust(left=0.07, right=0.97, top=0.775, bottom=0.06, hspace=0.46, wspace=0.2)
         _head(figure, report)
-        _panels(figure, report, flushed, spark)
+        for axes, panel in zip(figure.subplots(2, 2).flat, _of(report, flushed, spark), strict=True):
+            panel(axes)
         figure.savefig(path, metadata={"Software": "commitlog ingest"})
 
 
 def svg(report: dict[str, Any], flushed: Latencies, spark: Latencies) -> str:
-    """The four panels without the head as an SVG element, to stand in a page."""
+    """The four panels as SVG elements, to stand in a page beside or below one another."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    drawn = StringIO()
+    drawn = []
     with rc_context(_STYLE):
-        figure = Figure(figsize=(13, 7.4))
-        figure.subplots_adjust(left=0.07, right=0.97, top=0.92, bottom=0.07, hspace=0.46, wspace=0.2)
-        _panels(figure, report, flushed, spark)
-        figure.savefig(
-            drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
-    text = drawn.getvalue()
+        for panel in _of(report, flushed, spark):
+            figure, file = Figure(figsize=(6.8, 4.1)), StringIO()
+            figure.subplots_adjust(left=0.14, right=0.98, top=0.84, bottom=0.13)
+            panel(figure.subplots())
+            metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+            drawn.append(file.getvalue()[file.getvalue().index("<svg") :])
+    text = "".join(drawn)
     for colour, name in _VARIABLES.items():
         text = text.replace(colour, f"var(--{name})")
-    return text[text.index("<svg") :]
+    return text
 
 
-def _panels(figure: Any, report: dict[str, Any], flushed: Latencies, spark: Latencies) -> None:
-    panels = figure.subplots(2, 2)
-    _rates(panels[0][0], report)
-    _lag(panels[0][1], report)
-    _latencies(panels[1][0], flushed, spark)
-    _memory(panels[1][1], report)
+def _of(report: dict[str, Any], flushed: Latencies, spark: Latencies) -> list[Callable[[Any], None]]:
+    """The panels, each as what draws it on its axes."""
+    return [
+        partial(_rates, report=report),
+        partial(_lag, report=report),
+        partial(_latencies, flushed=flushed, spark=spark),
+        partial(_memory, report=report),
+    ]
 
 
 def _head(figure: Any, report: dict[str, Any]) -> None:

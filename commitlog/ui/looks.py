@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +41,7 @@ class Looks:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
         self._watch = StoreWatch(path)
         try:
             self._first = self._watch.snapshot()
@@ -69,6 +71,14 @@ class Looks:
         with self._changed:
             self._changed.wait_for(lambda: self._taken > number or self._ends.is_set(), timeout)
             return [look for look in self._looks if look["number"] > number]
+
+    def status(self) -> str:
+        """How the store was at the last look: good, degraded or down; `…` before the first."""
+        with self._changed:
+            last = self._looks[-1] if self._looks else None
+        if last is None:
+            return "…"
+        return "down" if "error" in last else str(last["health"]["status"])
 
     def _run(self) -> None:
         earlier, told = self._first, ""

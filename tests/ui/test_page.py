@@ -36,9 +36,9 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[str]:
+def serving(*paths: Path) -> Iterator[str]:
     """The address that `commitlog ui` prints; the command ends by SIGTERM, without an error."""
-    command = [sys.executable, "-m", "commitlog.cli", "ui", str(path)]
+    command = [sys.executable, "-m", "commitlog.cli", "ui", *map(str, paths)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -72,6 +72,19 @@ def cookie(address: str) -> str:
 
 def ask(address: str, path: str) -> Any:
     return json.loads(answer(address, path, Cookie=cookie(address)).body)  # type: ignore[attr-defined]
+
+
+def lines(address: str, query: str) -> list[Any]:
+    """The answer about messages: an object a line, or the error in place of it."""
+    body = answer(address, f"/api/messages?{query}", Cookie=cookie(address)).body  # type: ignore[attr-defined]
+    return [json.loads(line) for line in body.splitlines()]
+
+
+def found(address: str, query: str) -> list[Any]:
+    """The messages of an answer that came to its end."""
+    *some, last = lines(address, query)
+    assert last["end"], last
+    return [line["message"] for line in some if "message" in line]
 
 
 def send(store: commitlog.Store, topic: str, values: list[bytes]) -> None:
@@ -212,19 +225,91 @@ def test_a_browser_shows_replicas_and_forwarders_where_there_are_any(tmp_path: P
 
 def test_messages_from_an_offset_or_the_end(served: str) -> None:
     """Bytes that are no text come as base64, a long value is cut before a half character."""
-    everything = ask(served, "/api/messages?topic=orders")["messages"]
-    last = ask(served, f"/api/messages?topic=orders&start={quote('last 1')}")["messages"]
-    second = ask(served, "/api/messages?topic=orders&start=1&count=1&partition=0")["messages"]
-    unknown = ask(served, "/api/messages?topic=pears")
-    bad = ask(served, "/api/messages?topic=orders&start=nonsense")
-    odd = ask(served, "/api/messages?topic=orders&count=-5")
+    everything = found(served, "topic=orders")
+    last = found(served, f"topic=orders&start={quote('last 1')}")
+    second = found(served, "topic=orders&start=1&count=1&partition=0")
+    (unknown,) = lines(served, "topic=pears")
+    (bad,) = lines(served, "topic=orders&start=nonsense")
+    (odd,) = lines(served, "topic=orders&count=-5")
     assert [message["offset"] for message in everything] == [0, 1, 2, 3]
     assert everything[0]["value"] == "zero"
     assert everything[1]["value_base64"] == "/wA="
     assert (everything[2]["value"], everything[2]["bytes"]) == ("x" + "é" * 2047, 8001)
+    assert [message["cut"] for message in everything] == [[], [], ["value"], []]
+    whole = ask(served, "/api/message?topic=orders&partition=0&offset=2")["message"]
+    assert (whole["value"].encode(), whole["cut"]) == (VALUES[2], [])
+    assert ask(served, "/api/message?topic=orders&partition=0&offset=9")["name"] == "OffsetOutOfRange"
     assert [message["value"] for message in last] == ["three"]
     assert [message["key"] for message in second] == ["1"]
     assert (unknown["name"], bad["name"], odd["name"]) == ("UnknownTopic", "BadStart", "IllegalArgument")
+
+
+def test_messages_with_a_text_in_key_or_value(served: str) -> None:
+    """The case of ASCII does not count; the last line counts what was looked at."""
+    assert [message["offset"] for message in found(served, "topic=orders&search=ZeR")] == [0]
+    assert [message["offset"] for message in found(served, "topic=orders&search=3")] == [3]
+    assert lines(served, "topic=orders&search=nowhere") == [{"looked_at": 4, "found": 0, "end": True}]
+
+
+def test_rows_of_a_typed_topic(tmp_path: Path) -> None:
+    """Rows are JSON texts, so that no digit is lost. A search takes single rows."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        store.create_topic("sales", schema="id BIGINT NOT NULL, fruit STRING")
+        with store.producer() as producer:
+            rows = [{"id": 2**53 + 1 + number, "fruit": f"apple {number}"} for number in range(30)]
+            producer.send_rows("sales", [*rows, {"id": 1, "fruit": "x" * 5000}], key="all")
+            producer.flush(timeout=60)
+        with serving(store.path) as address:
+            (first,) = found(address, "topic=sales")
+            (some,) = found(address, "topic=sales&search=apple%2029")
+            (large,) = found(address, "topic=sales&search=xxx")
+            (by_key,) = found(address, "topic=sales&search=ALL")
+            whole = ask(address, "/api/message?topic=sales&partition=0&offset=0&search=xxx")["message"]
+    assert (first["row_count"], len(first["rows"]), first["headers"]) == (31, 20, {})
+    assert first["rows"][0] == '{"id":9007199254740993,"fruit":"apple 0"}'
+    assert some["rows"] == ['{"id":9007199254741022,"fruit":"apple 29"}']
+    assert by_key["row_count"] == 31
+    assert (len(large["rows"][0]), large["cut"]) == (len('{"id":1,"fruit":""}') + 4096, ["0 fruit"])
+    assert (len(whole["rows"][0]), whole["cut"]) == (len('{"id":1,"fruit":""}') + 5000, [])
+
+
+def test_an_answer_that_follows_has_what_comes_later(tmp_path: Path) -> None:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        producer.send("orders", b"one")
+        producer.flush(timeout=60)
+        with serving(store.path) as address:
+            connection = HTTPConnection(urlsplit(address).netloc, timeout=60)
+            headers = {"Cookie": cookie(address)}
+            connection.request("GET", "/api/messages?topic=orders&follow=yes", headers=headers)
+            with connection.getresponse() as response:
+
+                def next_value() -> str:
+                    while "message" not in (line := json.loads(response.readline())):
+                        pass
+                    return str(line["message"]["value"])
+
+                assert next_value() == "one"
+                producer.send("orders", b"two")
+                assert next_value() == "two"
+            connection.close()
+
+
+def test_several_stores_on_one_page(tmp_path: Path) -> None:
+    """Each has a name: that of its directory, or its path where two have the same one."""
+    stores = [small_store(tmp_path / name, rows=rows).path for rows, name in enumerate(("a/x", "b/x", "y"), start=1)]
+    names = [str(stores[0]), str(stores[1]), "y"]
+    with serving(*stores) as address:
+        said = ask(address, "/api/looks?store=y")
+        assert [(store["name"], store["path"]) for store in said["stores"]] == [
+            *zip(names, map(str, stores), strict=True)
+        ]
+        assert said["looks"][-1]["store"]["path"] == str(stores[2])
+        assert said["address"] == address
+        wait_until(lambda: {s["status"] for s in ask(address, "/api/looks")["stores"]} == {"down"}, "a look at each")
+        topic = said["looks"][-1]["topics"][0]
+        counts = [len(found(address, f"topic={topic['topic']}&store={quote(name)}")) for name in names]
+        assert counts == sorted({*counts})
+        assert "there are" in ask(address, "/api/looks?store=z")["error"]
 
 
 def test_a_client_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -269,6 +354,7 @@ def test_a_browser_shows_the_store_and_its_messages(tmp_path: Path) -> None:
             assert page.ask("document.querySelectorAll('#found b').length") == 0
             page.ask("document.querySelector('#topics a').click()")
             page.see("#found", "<b>10</b>")
+            page.ask("document.getElementById('to-overview').click()")
             drawn = (
                 "document.getElementById('plot-rate').getContext('2d').getImageData(0, 0, 300, 100).data.some(Boolean)"
             )

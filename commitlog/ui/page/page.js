@@ -1,49 +1,13 @@
 // Asks for looks again and again, and shows the last one as tables and all of them as plots.
 
+import { leave, showMessages } from "./messages.js";
 import { plot } from "./plot.js";
+import { answer, asked, bytes, count, duration, element, fill, made, number, place } from "./shown.js";
 
 const KEPT = 600;
 const LINES_MAX = 6;
-const looks = [];
-let next = null; // the question whose answer follows the one that is shown
-
-const element = (id) => document.getElementById(id);
-const count = (value) => Math.round(value).toLocaleString("en");
-const number = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
-
-function bytes(value) {
-  for (const [least, unit] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]])
-    if (value >= least) return `${number(value / least, 1)} ${unit}`;
-  return `${Math.round(value)} B`;
-}
-
-function duration(us) {
-  if (us === null) return "–";
-  for (const [least, unit, name] of [[3.6e9, 3.6e9, "h"], [1e8, 6e7, "min"], [1e6, 1e6, "s"], [1e3, 1e3, "ms"]])
-    if (us >= least) return `${number(us / unit, us / unit < 10 ? 1 : 0)} ${name}`;
-  return `${Math.round(us)} µs`;
-}
-
-// Fills a table. A column is [head, cell of a row, class]. Texts come from the log: never as HTML.
-function fill(id, columns, rows, isBad = () => false) {
-  const table = element(id);
-  const head = document.createElement("tr");
-  for (const [title, , kind] of columns) head.append(made("th", title, kind));
-  const body = rows.map((row) => {
-    const line = document.createElement("tr");
-    if (isBad(row)) line.className = "bad";
-    for (const [, cell, kind] of columns) line.append(made("td", cell(row), kind));
-    return line;
-  });
-  table.replaceChildren(...(rows.length ? [head, ...body] : [made("td", "none", "faint")]));
-}
-
-function made(tag, content, kind) {
-  const node = document.createElement(tag);
-  node.append(content);
-  if (kind) node.className = kind;
-  return node;
-}
+let looks = [];
+let address = ""; // that of this page, with its token
 
 function show(look) {
   const { store, health, space } = look;
@@ -123,13 +87,13 @@ function problems(list) {
 
 function link(topic) {
   const anchor = made("a", topic);
-  anchor.href = `#${new URLSearchParams({ topic, start: "last 50" })}`;
+  anchor.href = place({ topic, start: "last 50" });
   return anchor;
 }
 
 function draw() {
   const good = looks.filter((look) => !look.error);
-  if (!good.length) return;
+  if (!good.length || element("overview").hidden) return;
   const times = good.map((look) => look.time_ms);
   const sum = (look, name) => look.lanes.reduce((all, lane) => all + lane[name], 0);
   const of = (name, value) => ({ name, values: good.map(value) });
@@ -142,20 +106,29 @@ function draw() {
   plot(element("plot-readers"), times, readers.map((name) => of(name, (look) => look.readers.find((reader) => reader.reader === name)?.behind ?? null)), count);
 }
 
-async function ask(path, query) {
-  const answer = await fetch(`${path}?${new URLSearchParams(query)}`);
-  const text = await answer.text();
-  if (!answer.headers.get("Content-Type")?.includes("json")) throw new Error(text.trim());
-  const found = JSON.parse(text);
-  if (found.error) throw new Error(found.error);
-  return found;
+// The stores of this page, each with how it is.
+function showStores(stores) {
+  const here = asked().store ?? stores[0].name;
+  element("stores").hidden = stores.length < 2;
+  element("stores").replaceChildren(...stores.map((store) => {
+    const anchor = made("a", store.name);
+    anchor.href = `#${new URLSearchParams({ store: store.name })}`;
+    anchor.title = store.path;
+    if (store.name === here) anchor.setAttribute("aria-current", "page");
+    anchor.append(" ", made("span", store.status, store.status));
+    return anchor;
+  }));
 }
 
 async function follow() {
   for (;;) {
+    const { store } = asked();
     try {
       const last = looks.length ? looks[looks.length - 1].number : 0;
-      const found = await ask("/api/looks", { after: last });
+      const found = await (await answer("/api/looks", { after: last, ...(store && { store }) })).json();
+      address = found.address;
+      showStores(found.stores);
+      if (store !== asked().store) continue;
       looks.push(...found.looks);
       looks.splice(0, looks.length - KEPT);
       const look = looks[looks.length - 1];
@@ -171,49 +144,36 @@ async function follow() {
   }
 }
 
-// ---- messages ---------------------------------------------------------------------------------
+let shownStore = asked().store;
 
-async function showMessages() {
-  const question = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  if (!question.topic) return;
-  const form = element("ask").elements;
-  for (const name of ["topic", "start", "partition"]) form[name].value = question[name] ?? "";
-  element("next").hidden = true;
-  let found = [];
-  try {
-    found = (await ask("/api/messages", question)).messages;
-    element("answer").textContent = found.length ? "" : "no messages from there on";
-  } catch (error) {
-    element("answer").textContent = error.message;
+// Shows the view that the address names.
+function go() {
+  const { store, topic } = asked(), hasMessages = topic !== undefined;
+  if (store !== shownStore) {
+    looks = [];
+    shownStore = store;
   }
-  fill("found", [
-    ["partition", (message) => message.partition],
-    ["offset", (message) => count(message.offset)],
-    ["stored", (message) => new Date(message.timestamp).toISOString(), "text"],
-    ["key", (message) => message.key ?? "–", "text"],
-    ["headers", (message) => Object.entries(message.headers).map(([name, value]) => `${name}=${value}`).join(" "), "text"],
-    ["value", valueOf, "value"],
-  ], found);
-  if (found.length && question.partition) {
-    next = { ...question, start: found[found.length - 1].offset + 1 };
-    element("next").hidden = false;
+  element("overview").hidden = hasMessages;
+  element("messages").hidden = !hasMessages;
+  for (const [id, to, isHere] of [["to-overview", {}, !hasMessages], ["to-messages", { topic: topic ?? "" }, hasMessages]]) {
+    element(id).href = place(to);
+    if (isHere) element(id).setAttribute("aria-current", "page");
+    else element(id).removeAttribute("aria-current");
+  }
+  if (hasMessages) showMessages();
+  else {
+    leave();
+    draw();
   }
 }
 
-function valueOf(message) {
-  const value = message.value ?? `base64: ${message.value_base64}`;
-  return message.bytes > 4096 ? `${value} … ${bytes(message.bytes)}` : value;
-}
-
-element("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const asked = new URLSearchParams(new FormData(event.target));
-  if (!asked.get("partition")) asked.delete("partition");
-  if (location.hash === `#${asked}`) showMessages();
-  location.hash = asked;
+element("link").addEventListener("click", () => {
+  const box = element("linked").querySelector("input");
+  box.value = `${address}${location.hash}`;
+  element("linked").hidden = false;
+  box.select();
 });
-element("next").addEventListener("click", () => (location.hash = new URLSearchParams(next)));
-addEventListener("hashchange", showMessages);
+addEventListener("hashchange", go);
 addEventListener("resize", draw);
-showMessages();
+go();
 follow();

@@ -1,9 +1,12 @@
 // Lines over time on a canvas: enough for the page, and nothing to load from elsewhere.
 
-const COLORS = ["#3987e5", "#d95926", "#2f9e6e", "#a065d8", "#c98500", "#c2477f"];
-const LEFT = 58, BOTTOM = 16, TOP = 16;
+import { made } from "./shown.js";
 
-// Draws `series`, a list of {name, values}, over `times` (ms). `show` makes a text of a value.
+const COLORS = ["#3987e5", "#d95926", "#2f9e6e", "#a065d8", "#c98500", "#c2477f"];
+const LEFT = 58, BOTTOM = 16, TOP = 6;
+
+// Draws `series`, a list of {name, values}, over `times` (ms). `show` makes a text of a value. The
+// element before the canvas gets the names, with the newest values.
 // A value that is null leaves a gap.
 export function plot(canvas, times, series, show) {
   const scale = devicePixelRatio, width = canvas.clientWidth, height = canvas.clientHeight;
@@ -13,9 +16,11 @@ export function plot(canvas, times, series, show) {
   paper.scale(scale, scale);
   paper.font = "11px system-ui, sans-serif";
   paper.lineWidth = 1.5;
-  const style = getComputedStyle(canvas);
+  const faint = getComputedStyle(canvas).color; // computed: a canvas takes no light-dark()
+  const legend = canvas.previousElementSibling;
   if (!series.length) {
-    paper.fillStyle = style.getPropertyValue("--faint");
+    legend.replaceChildren();
+    paper.fillStyle = faint;
     paper.fillText("none", LEFT, height / 2);
     return;
   }
@@ -24,7 +29,7 @@ export function plot(canvas, times, series, show) {
   const x = (time) => LEFT + ((width - LEFT - 4) * (time - first)) / Math.max(last - first, 1);
   const y = (value) => height - BOTTOM - ((height - BOTTOM - TOP) * value) / highest;
 
-  paper.fillStyle = paper.strokeStyle = style.getPropertyValue("--faint");
+  paper.fillStyle = paper.strokeStyle = faint;
   paper.textAlign = "right";
   for (const part of [0, 0.5, 1]) {
     paper.fillText(show(highest * part), LEFT - 6, y(highest * part) + 4);
@@ -36,9 +41,10 @@ export function plot(canvas, times, series, show) {
   paper.textAlign = "left";
   paper.fillText(ago(last - first), LEFT, height - 3);
 
-  let at = LEFT;
-  series.forEach((line, number) => {
-    paper.strokeStyle = paper.fillStyle = COLORS[number % COLORS.length];
+  legend.replaceChildren(...series.map((line, number) => {
+    const now = line.values[line.values.length - 1];
+    const entry = made("span", `${line.name} ${now === null ? "–" : show(now)}`);
+    entry.style.color = paper.strokeStyle = COLORS[number % COLORS.length];
     paper.beginPath();
     let pen = false;
     line.values.forEach((value, index) => {
@@ -50,11 +56,8 @@ export function plot(canvas, times, series, show) {
       }
     });
     paper.stroke();
-    const now = line.values[line.values.length - 1];
-    const text = `${line.name} ${now === null ? "–" : show(now)}`;
-    paper.fillText(text, at, 10);
-    at += paper.measureText(text).width + 14;
-  });
+    return entry;
+  }));
 }
 
 function ago(ms) {
