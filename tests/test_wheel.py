@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -150,6 +151,13 @@ def test_the_sdist_has_what_its_tests_read(tmp_path: Path) -> None:
     assert wanted <= names
     assert {"commitlog/native/src/lib.rs", "commitlog/native/Cargo.lock"} <= crate_files() <= names
     assert not [name for name in names if name.startswith("commitlog/native/target") or name.endswith(".so")]
+
+
+def test_one_version_everywhere() -> None:
+    """That of the package, of the crate, and the newest of the changelog."""
+    crate = tomllib.loads((CRATE / "Cargo.toml").read_text())["package"]["version"]
+    (newest, *_) = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert commitlog.__version__ == crate == newest
 
 
 def core_of(environment: Path, cwd: Path, wish: str) -> str:
