@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+import textwrap
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -24,6 +25,28 @@ _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 def printable(text: str) -> str:
     """The text on one line: a line feed is written out as \\n, an escape as \\x1b, and so on."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def wrapped(line: str, width: int, indent: str = "    ") -> list[str]:
+    """The line in parts of at most `width` columns, broken between words.
+
+    The parts behind the first one have `indent`. A longer word, such as a path, stays whole.
+    """
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def fitted(line: str, width: int, indent: str = "    ") -> list[str]:
+    """The same for a screen, which has no room for a longer word: it is cut in its middle."""
+    most = max(width - len(indent), 1)
+    return wrapped(" ".join(middle_cut(word, most) for word in line.split(" ")), width, indent)
+
+
+def middle_cut(text: str, most: int) -> str:
+    """A text of at most `most` characters: what is too much is left out in its middle."""
+    if len(text) <= most:
+        return text
+    begin = (most - 1) // 2
+    return f"{text[:begin]}…{text[len(text) - (most - 1 - begin) :]}"
 
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

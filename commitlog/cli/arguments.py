@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.lines import to_json
+from commitlog.lines import to_json, wrapped
 from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of
 
 if TYPE_CHECKING:
@@ -103,14 +102,8 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         return
     width = shutil.get_terminal_size().columns
     for line in lines:
-        parts = textwrap.wrap(
-            line,
-            width,
-            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 4),
-            break_long_words=False,  # a path stays whole
-            break_on_hyphens=False,
-        )
-        typer.echo("\n".join(parts), err=err)
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        typer.echo("\n".join(wrapped(line, width, indent)), err=err)
 
 
 def confirm(question: str) -> None:

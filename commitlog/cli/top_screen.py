@@ -30,7 +30,7 @@ from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.lines import printable
+from commitlog.lines import fitted, middle_cut, printable
 from commitlog.watching.health import Health
 from commitlog.watching.rates import LaneRates, Rates, ReaderRates, StageRates, TopicRates
 from commitlog.watching.snapshot import Space, StoreSnapshot
@@ -166,7 +166,7 @@ def render(
     height: int,
 ) -> RenderableType:
     """One screen of `width` columns and `height` rows."""
-    head = [*_head(now, changes, health, history, width), *_problems(health)]
+    head = [*_head(now, changes, health, history, width), *_problems(health, width)]
     lanes = _ordered([lane for lane in changes.lanes if _wanted(f"lane {lane.lane}", choice)], choice)
     topics = _ordered([topic for topic in changes.topics if _wanted(topic.topic, choice)], choice)
     readers = _ordered([reader for reader in changes.readers if _wanted(reader.reader, choice)], choice)
@@ -233,7 +233,8 @@ def _head(
 ) -> Iterator[RenderableType]:
     facts = now.statistics
     status = (health.status, f"bold {_STATUS_STYLES[health.status]}")
-    yield _line(status, f"  {facts.state}  ", (facts.path, "bold"))
+    room = width - len(health.status) - len(facts.state) - 4
+    yield _line(status, f"  {facts.state}  ", (middle_cut(printable(facts.path), room), "bold"))
     yield _line(
         (f"{changes.messages_per_second:,.0f} messages/s  {size(changes.bytes_per_second)}/s  ", "bold"),
         (sparkline(history, max(width - 50, 10)), "cyan"),
@@ -256,10 +257,11 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(SPARKS[min(int(value / highest * len(SPARKS)), len(SPARKS) - 1)] for value in shown)
 
 
-def _problems(health: Health) -> Iterator[RenderableType]:
+def _problems(health: Health, width: int) -> Iterator[RenderableType]:
     """What is wrong, the worst first: it must be seen before anything else."""
     for reason in health.reasons[:_PROBLEMS_SHOWN]:
-        yield _line((f"! {reason.said}", f"bold {_STATUS_STYLES[reason.severity]}"))
+        for part in fitted(printable(f"! {reason.said}"), width, "  "):
+            yield _line((part, f"bold {_STATUS_STYLES[reason.severity]}"))
     more = len(health.reasons) - _PROBLEMS_SHOWN
     if more > 0:
         yield _line((f"  {more} more: commitlog health", "dim"))

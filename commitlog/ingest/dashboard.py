@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.ingest.grid import Grid
+from commitlog.lines import fitted, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +28,8 @@ _STEPS_LINES = 4
 """Lines of the table of stages beside its rows: two empty ones, the titles, and a rule."""
 _GRID_LINES = 4
 """Lines of a live table beside its rows: an empty one, its name, the titles, and a rule."""
+_LABEL, _SAID_LABEL = 8, 13
+"""Columns of the labels: of the facts, and of the lines of a report."""
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -185,7 +188,8 @@ class Dashboard:
         self._live.update(render(snapshot, *self.console.size, now), refresh=True)
 
     def say(self, text: str) -> None:
-        self.console.print(printable(text), markup=False, soft_wrap=True)
+        for part in wrapped(printable(text), self.console.width, " " * _SAID_LABEL):
+            self.console.print(part, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()
@@ -236,36 +240,39 @@ def render(snapshot: Snapshot, width: int, height: int, now: float) -> Renderabl
     """The whole dashboard. The live tables get the lines that the rest leaves."""
     from rich.console import Group
 
-    parts: list[Any] = [_head(snapshot, now)]
-    events = snapshot.events[-_EVENTS_SHOWN:]
-    room = height - 2 - len(events)  # the head, and the line of the cursor
+    parts: list[Any] = _head(snapshot, now, width)
+    events = [part for event in snapshot.events[-_EVENTS_SHOWN:] for part in _event(event, width)]
+    room = height - 1 - len(parts) - len(events)  # without the line of the cursor
     if snapshot.steps:
-        facts = _facts(snapshot)
-        parts += [_steps(snapshot, width), facts]
-        room -= len(snapshot.steps) + _STEPS_LINES + facts.row_count
+        facts = _facts(snapshot, width)
+        parts += [_steps(snapshot, width), *facts]
+        room -= len(snapshot.steps) + _STEPS_LINES + len(facts)
     parts += _grids(snapshot.grids, width, room)
-    parts += [_event(event) for event in events]
-    return Group(*parts)
+    return Group(*parts, *events)
 
 
-def _event(event: str) -> RenderableType:
+def _event(event: str, width: int) -> list[Any]:
     from rich.text import Text
 
-    return Text(printable(f"• {event}"), style="yellow", no_wrap=True, overflow="ellipsis")
+    return [Text(part, style="yellow", no_wrap=True) for part in fitted(printable(f"• {event}"), width, "  ")]
 
 
-def _head(snapshot: Snapshot, now: float) -> RenderableType:
+def _head(snapshot: Snapshot, now: float, width: int) -> list[Any]:
+    """What goes on, for how long, and how to end it: on two lines where one has no room."""
     from rich.text import Text
 
     clock = f"{snapshot.elapsed:,.0f} s"
     if snapshot.seconds is not None:
         clock += f" of {snapshot.seconds:,.0f}"
-    head = Text(no_wrap=True, overflow="ellipsis")
+    head, more = Text(no_wrap=True, overflow="ellipsis"), f"Ctrl-C drains and stops  run {snapshot.run}"
     head.append(f"{_SPINNER[int(now * 8) % len(_SPINNER)]} ", style="cyan")
     head.append("commitlog ingest", style="bold")
     head.append(f"  {snapshot.phase}", style="cyan")
-    head.append(f"  {clock}  Ctrl-C drains and stops  run {snapshot.run}", style="dim")
-    return head
+    head.append(f"  {clock}", style="dim")
+    if len(head) + 2 + len(more) > width:
+        return [head, Text(f"  {more}", style="dim", no_wrap=True, overflow="ellipsis")]
+    head.append(f"  {more}", style="dim")
+    return [head]
 
 
 def _steps(snapshot: Snapshot, width: int) -> RenderableType:
@@ -287,30 +294,36 @@ def _steps(snapshot: Snapshot, width: int) -> RenderableType:
     return table
 
 
-def _facts(snapshot: Snapshot) -> Table:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    table.add_row(
-        "pool",
-        f"{snapshot.buffers_free} of {snapshot.buffers} write buffers free; {snapshot.syncs_per_second:,.0f} fsyncs/s, "
-        f"p50 {milliseconds(snapshot.sync_p50_ms)}, p99 {milliseconds(snapshot.sync_p99_ms)}",
-        style="red" if snapshot.buffers and not snapshot.buffers_free else "",
-    )
-    latency = f"flushed p50 {milliseconds(snapshot.flushed_p50_ms)}, p99 {milliseconds(snapshot.flushed_p99_ms)}"
+def _facts(snapshot: Snapshot, width: int) -> list[Any]:
+    """Lines of facts, each behind its label. They wrap between words."""
     batch = snapshot.batch
+    latency = f"flushed p50 {milliseconds(snapshot.flushed_p50_ms)}, p99 {milliseconds(snapshot.flushed_p99_ms)}"
     if batch:
         latency += f"; Spark p50 {milliseconds(batch.p50_ms)}, p99 {milliseconds(batch.p99_ms)}"
-    table.add_row("send →", latency)
+    pool = (
+        f"{snapshot.buffers_free} of {snapshot.buffers} write buffers free; {snapshot.syncs_per_second:,.0f} fsyncs/s, "
+        f"p50 {milliseconds(snapshot.sync_p50_ms)}, p99 {milliseconds(snapshot.sync_p99_ms)}"
+    )
+    is_full = snapshot.buffers > 0 and not snapshot.buffers_free
+    lines = [*_fact("pool", pool, width, "red" if is_full else ""), *_fact("send →", latency, width)]
     if batch:
         speed = batch.rows / batch.seconds if batch.seconds else 0.0
-        table.add_row("Spark", f"batch {batch.id}: {batch.rows:,} rows in {batch.seconds:.2f} s, {speed:,.0f} rows/s")
+        done = f"batch {batch.id}: {batch.rows:,} rows in {batch.seconds:.2f} s, {speed:,.0f} rows/s"
+        lines += _fact("Spark", done, width)
     if snapshot.memory_bytes:
         cores = ", ".join(f"{name} {used:.2f}" for name, used in snapshot.cpu_cores.items())
-        table.add_row("cores", f"{cores}; memory {sum(snapshot.memory_bytes.values()) / 1e6:,.0f} MB")
-    return table
+        lines += _fact("cores", f"{cores}; memory {sum(snapshot.memory_bytes.values()) / 1e6:,.0f} MB", width)
+    return lines
+
+
+def _fact(label: str, text: str, width: int, style: str = "") -> list[Any]:
+    from rich.text import Text
+
+    indent = " " * _LABEL
+    first, *rest = fitted(f"{label:{_LABEL}}{text}", width, indent)
+    head = Text(first[:_LABEL], style=f"bold {style}", no_wrap=True)
+    head.append(first[_LABEL:], style=f"not bold {style}")
+    return [head, *(Text(part, style=style, no_wrap=True) for part in rest)]
 
 
 def _grids(grids: tuple[Grid, ...], width: int, room: int) -> list[Any]:

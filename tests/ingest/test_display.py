@@ -97,6 +97,27 @@ def test_the_dashboard_fits_into_its_terminal(width: int, height: int) -> None:
     assert ("Seconds" in "".join(lines)) == (width >= 120 or height >= 50)
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_labels_stay_whole_and_words_wrap(width: int) -> None:
+    """A long fact took the room of its label before. A path is cut in its middle."""
+    place = "/home/somebody/a/very/long/path/to/the/checkout/of/the/project/commitlog-runs/2026-11-27/cafe/store"
+    cores = dict.fromkeys(("stages", "producers", "spark", "server", "job"), 12.34)
+    snapshot = replace(
+        FULL, phase="starting the streaming query", cpu_cores=cores, events=(f"1.2 s: opened {place} now",)
+    )
+    lines = drawn(snapshot, width).splitlines()
+    assert max(map(len, lines)) <= width
+    for label in ("pool    4 of 6", "send →  flushed", "Spark   batch", "cores   stages", "  Ctrl-C drains"):
+        assert any(line.startswith(label) for line in lines), label
+    words = " ".join(lines).split()
+    assert {"server", "12.34;", "memory", "MB", "cafe", "now"} <= {*words}
+    (cut,) = [word for word in words if "…" in word]
+    begin, end = cut.split("…")
+    assert place.startswith(begin)
+    assert place.endswith(end)
+    assert len(begin) > width // 3
+
+
 def test_names_from_outside_can_not_draw() -> None:
     """A process may be called anything; control characters are shown as question marks."""
     assert "\x1b" not in drawn(FULL, 140)
