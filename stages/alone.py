@@ -35,6 +35,7 @@ from commitlog.config_file import load_config
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
+from commitlog.process_title import set_process_title
 from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
 from commitlog.stages.base_stage import BaseStage
@@ -258,6 +259,7 @@ def main() -> None:
     """Runs the process."""
     name, path, *sizes = sys.argv[1:]
     assert name in STAGES
+    set_process_title(name, path)
     segment_bytes, body_bytes = [*map(int, sizes), *(1 << 26, 100)[len(sizes) :]]
     _let_profilers_in()
     try:

@@ -37,6 +37,7 @@ from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, 
 from commitlog.disk.store_directory import StoreDirectory, store_moved
 from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal
 from commitlog.native import description
+from commitlog.process_title import set_process_title
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration
 from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, STAGE_ROW_WORDS, Header, Lane, Stage
@@ -478,6 +479,7 @@ def main(kind: type[BaseStage]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert kind.name in ALL_STAGES
+    set_process_title(kind.name, sys.argv[1])
     log_file = StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log"
     log_to_own_output(log_file, LogsConfig())
     try:

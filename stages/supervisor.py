@@ -35,6 +35,7 @@ from commitlog.errors import (
     StoreSuperseded,
     refusal,
 )
+from commitlog.process_title import set_process_title
 from commitlog.stages import base_stage  # noqa: F401  for the stages: a child that is forked has it then
 from commitlog.stages.supervising.log_files import log_to_file
 from commitlog.stages.supervising.reporting import tell, tell_error
@@ -124,6 +125,7 @@ def main(make: Callable[[Path, Config], Supervisor] = Supervisor) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     occupy_standard_descriptors()  # its own output is a pipe; standard error may be closed
     request = _read_request()
+    set_process_title("supervisor", request["path"])
     supervisor = make(Path(request["path"]), Config.from_json(request["config"]))
     supervisor.opening.only_drains = request["only_drains"]
     signal.signal(signal.SIGTERM, supervisor.request.on_signal)

@@ -83,7 +83,6 @@ EXCEPTIONS = {
     "commitlog/disk/store_directory.py": ({"read_text"}, "the boot id, which the kernel gives as a file"),
     "commitlog/opening/stray_pools.py": ({"os.unlink", "os.rmdir"}, "a pool, in shared memory"),
     "commitlog/appending/wakeups.py": ({"os.unlink"}, "a stale socket"),
-    "stages/supervising/forked_stage.py": ({"write_text"}, "its own name, which the kernel takes as a file"),
     "shm/write_buffers.py": ({"unlink"}, "a pool file, in shared memory"),
     "shm/control_region.py": ({"unlink", "os.link", "os.unlink"}, "the control file, in shared memory"),
     "stages/base_stage.py": ({"os.write"}, "the pipe that wakes it"),

@@ -33,6 +33,7 @@ from commitlog.ingest.producer_loop import Item, Sender, run_producer
 from commitlog.ingest.rotated import HEAD_BYTES, RotatedFiles, beginning
 from commitlog.ingest.run_settings import STDIN
 from commitlog.lines import LineSplitter
+from commitlog.process_title import set_process_title
 from commitlog.text_files import TextFile
 
 CHUNK_BYTES = 1 << 18
@@ -387,6 +388,7 @@ def main() -> None:
     """The producer process: `python -m commitlog.ingest.feeding FD`."""
     link = Link.inherited()
     settings = link.receive_one()
+    set_process_title(f"producer {settings['producer']}", settings["store"])
     run_producer(
         link,
         lambda: Sender(link, settings),

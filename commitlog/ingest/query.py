@@ -20,6 +20,7 @@ from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
 from commitlog.ingest.producer_loop import WARM_UP, WARM_UP_MESSAGES
 from commitlog.ingest.run_settings import CHECKPOINT, SPARK_LOG
+from commitlog.process_title import set_process_title
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -324,7 +325,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     link = Link.inherited()
-    process = QueryProcess(link, link.receive_one())
+    settings = link.receive_one()
+    set_process_title("query", settings["store"])
+    process = QueryProcess(link, settings)
     try:
         process.run()
     except Exception as error:

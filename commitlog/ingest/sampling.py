@@ -17,6 +17,7 @@ import psutil
 
 from commitlog.ingest.link import Link
 from commitlog.ingest.producer_loop import Item, Sender, run_producer
+from commitlog.process_title import set_process_title
 
 ROUND_SECONDS = 0.1
 """All things are sampled at most this often: the kernel counts CPU time in ticks of 10 ms."""
@@ -186,6 +187,7 @@ def main() -> None:
     """The producer process: `python -m commitlog.ingest.sampling FD`."""
     link = Link.inherited()
     settings = link.receive_one()
+    set_process_title(f"producer {settings['producer']}", settings["store"])
     run_producer(
         link, lambda: Sender(link, settings), lambda: MachineSource(settings["producer"], settings["producers"])
     )

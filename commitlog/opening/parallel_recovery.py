@@ -25,6 +25,7 @@ from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CommitLogError
 from commitlog.opening import Report
 from commitlog.opening.recovery import LaneEnd, recover_lane
+from commitlog.process_title import set_process_title
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -126,6 +127,7 @@ class _Children:
         def say(**what: Any) -> None:
             theirs.send_bytes(json.dumps(what).encode())  # orjson refuses names that are not UTF-8
 
+        set_process_title(f"recovery of lane {lane_directory.number}", lane_directory.path.parent.parent)
         for pipe in (mine, *self._running):
             pipe.close()
         with contextlib.suppress(BrokenPipeError):

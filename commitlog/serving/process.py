@@ -27,6 +27,7 @@ from commitlog.columns.process_memory import keep_memory
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
 from commitlog.lines import log_to
+from commitlog.process_title import set_process_title
 from commitlog.serving.access import Tokens
 from commitlog.serving.connections import descriptors
 from commitlog.serving.memory_bounds import calls_that_fit, limit_memory
@@ -54,6 +55,7 @@ def main() -> None:
     _take_descriptors()
     _offer_to_die_first()
     settings = ServerSettings(**orjson.loads(sys.stdin.readline()))
+    set_process_title("server", *settings.stores.values())
     limit_memory(settings.memory_bytes)
     try:
         server, stores = _started(settings)

@@ -45,6 +45,7 @@ from commitlog.planning.options import SourceOptions, parse_options, store_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.store_index import LocalIndex
 from commitlog.planning.topic_columns import shared_schema, typed_columns
+from commitlog.process_title import set_process_title
 from commitlog.reading.known_topics import known_topics
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.path_or_url import Place, newest_schemas, open_index
@@ -70,6 +71,7 @@ def main() -> None:
             question = json.loads(line)
             try:
                 _check_jar(question, sources)
+                _show_what_is_planned(question)
                 answer = _ABOUT[question["about"]](question)
             except CommitLogError as error:
                 answer = {"error": type(error).__name__, "words": str(error)}
@@ -77,6 +79,13 @@ def main() -> None:
             answers.flush()
     for planned in _streams:
         planned.stop()
+
+
+def _show_what_is_planned(question: Question) -> None:
+    """Has `ps` show the store that this process was asked about last."""
+    given = {name.lower(): value for name, value in question.get("options", {}).items()}
+    if given.get("path"):
+        set_process_title("planner", given["path"])
 
 
 def _check_jar(question: Question, sources: str) -> None:

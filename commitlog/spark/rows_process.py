@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from commitlog.disk.descriptors import occupy_standard_descriptors
 from commitlog.errors import CommitLogError
+from commitlog.process_title import set_process_title
 
 _SIZE_BYTES = 4
 
@@ -26,6 +27,7 @@ _SIZE_BYTES = 4
 def main() -> None:
     """Answers batches until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the query ends it
+    set_process_title("rows_process")  # of a query, and of no store
     with os.fdopen(os.dup(0), "rb") as source, os.fdopen(os.dup(1), "wb", buffering=0) as answers:
         os.close(0)  # the function's own input and output are others
         occupy_standard_descriptors()

@@ -23,7 +23,6 @@ from typing import NoReturn
 
 REFUSED = os.EX_TEMPFAIL
 """The exit code of a stage that the system refused space, descriptors or memory."""
-_COMM = Path("/proc/self/comm")
 
 
 class ForkedStage:
@@ -76,8 +75,6 @@ def _run(module: str, store: Path, leash: int, log_fd: int) -> NoReturn:
     code = 1
     try:
         _let_go(leash, log_fd)
-        with contextlib.suppress(OSError):  # for `ps` and `top`: the command line is the supervisor's
-            _COMM.write_text(module.rpartition(".")[2])
         sys.argv = [module, str(store)]
         runpy.run_module(module, run_name="__main__")
         code = 0

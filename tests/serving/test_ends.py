@@ -26,6 +26,10 @@ def processes_of(parent: int) -> list[psutil.Process]:
     return psutil.Process(parent).children()
 
 
+def is_server(process: psutil.Process) -> bool:
+    return " ".join(process.cmdline()).startswith("commitlog: server ")
+
+
 @contextmanager
 def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """`commitlog serve`, and the URLs that it has printed."""
@@ -53,7 +57,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_stream(large: HandMadeStore)
         rows = client.rows(ticket)
         stream = client.batches(endless(ticket, rows=24))
         assert next(stream).num_rows > 0
-        (process,) = [child for child in processes_of(os.getpid()) if "commitlog.serving.process" in child.cmdline()]
+        (process,) = [child for child in processes_of(os.getpid()) if is_server(child)]
         process.kill()
         with pytest.raises(ServerUnavailable, match="no server answers"):
             list(stream)
@@ -69,6 +73,8 @@ def test_each_process_has_a_port_that_clients_are_told(tmp_path: Path) -> None:
     with server_of([store.path], processes=2) as server, client_of(address_of(server)) as client:
         ports = server.ports
         assert len(set(ports)) == 2
+        titles = [" ".join(child.cmdline()) for child in processes_of(os.getpid()) if is_server(child)]
+        assert titles == [f"commitlog: server {store.path}"] * 2
         wait_until(lambda: tuple(client.look().ports) == ports)
         ticket = client.ticket()
         for port in ports:
@@ -76,7 +82,7 @@ def test_each_process_has_a_port_that_clients_are_told(tmp_path: Path) -> None:
             assert sum(batch.num_rows for batch, _ in read) == 200
         wait_until(lambda: server.traffic().get("store", {}).get("everybody", {}).get("rows_read") == 400)
         for child in processes_of(os.getpid()):
-            if "commitlog.serving.process" in child.cmdline():
+            if is_server(child):
                 child.kill()
         wait_until(lambda: tuple(client.look().ports) == ports)
         assert sum(batch.num_rows for batch, _ in client.connection.read(ticket, ports[1])) == 200

@@ -70,9 +70,9 @@ def error_line(error: PySparkException) -> str:
     return found[1].removesuffix(" SQLSTATE: 38000")
 
 
-def children(spark: SparkSession, module: str = "") -> set[int]:
-    """The processes that the session's JVM has started, of all modules or of one."""
-    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark) and module in describe(pid)}
+def children(spark: SparkSession, role: str = "") -> set[int]:
+    """The processes that the session's JVM has started, all or those of a role."""
+    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark) and role in describe(pid)}
 
 
 class TaskReader:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-MODULE = "commitlog.spark.rows_process"
+MODULE = "rows_process"
 CONFIG: dict[str, Any] = {"store": {"segment_bytes": 1 << 20, "max_lanes": 2}, "producer": {"lane_wait_ms": 20}}
 
 

@@ -44,13 +44,13 @@ def stopped(pid: int) -> Iterator[None]:
 def test_a_planner_that_is_stopped_holds_up_no_other_query(spark: SparkSession, own_store: HandMadeStore) -> None:
     """Another planner is started beside it, and one is left at the end."""
     assert load(spark, own_store.path).count() == 160
-    (planner,) = children(spark, "jvm_planner")
+    (planner,) = children(spark, "planner")
     with ThreadPoolExecutor(3) as pool, stopped(planner):
         counts = [pool.submit(lambda: load(spark, own_store.path).count()) for _ in range(3)]
         wait_until(lambda: sum(count.done() for count in counts) == 2, "all but one have their answer")
         os.kill(planner, signal.SIGCONT)
         assert [count.result() for count in counts] == [160] * 3
-    wait_until(lambda: len(children(spark, "jvm_planner")) == 1, "one planner is left")
+    wait_until(lambda: len(children(spark, "planner")) == 1, "one planner is left")
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20], ids=["a short question", "more than a pipe takes"])
@@ -58,7 +58,7 @@ def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_sto
     """It names the setting that waits longer. The next query has a new planner."""
     settings: Any = spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
     frame = load(spark, own_store.path, startingOffsets='{"orders": %s{"3": -2}}' % (" " * size))
-    (planner,) = children(spark, "jvm_planner")
+    (planner,) = children(spark, "planner")
     settings.set(LIMIT, "1s")
     try:
         with stopped(planner):
@@ -68,7 +68,7 @@ def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_sto
     finally:
         settings.remove(LIMIT)
     assert frame.count() == 160
-    assert planner not in children(spark, "jvm_planner")
+    assert planner not in children(spark, "planner")
 
 
 @pytest.mark.parametrize("ranges", [1, 5_000], ids=["a short question", "more than a pipe takes"])

@@ -209,14 +209,14 @@ def test_java_knows_the_layout_of_a_record() -> None:
 
 def test_a_planner_that_dies_is_started_again(spark: SparkSession, store: HandMadeStore) -> None:
     expected = checksum(load(spark, store.path))
-    (planner,) = children(spark, "jvm_planner")
+    (planner,) = children(spark, "planner")
     os.kill(planner, signal.SIGINT)  # Ctrl-C in the driver's terminal
     assert checksum(load(spark, store.path)) == expected
-    assert children(spark, "jvm_planner") == {planner}
+    assert children(spark, "planner") == {planner}
     os.kill(planner, signal.SIGKILL)
-    wait_until(lambda: not children(spark, "jvm_planner"), "the planner is gone")
+    wait_until(lambda: not children(spark, "planner"), "the planner is gone")
     assert checksum(load(spark, store.path)) == expected
-    assert len(children(spark, "jvm_planner")) == 1
+    assert len(children(spark, "planner")) == 1
 
 
 def test_compressed_values(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PLANNER = "jvm_planner"
+PLANNER = "planner"
 
 
 class Sink:

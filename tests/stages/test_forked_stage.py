@@ -14,11 +14,15 @@ from tests.crash.scene import pid_of
 
 
 def test_a_stage_has_a_name_and_descriptors_of_its_own(tmp_path: Path) -> None:
-    """None of the store's lock, of the supervisor's log, or of another stage's lock and log."""
+    """None of the store's lock, of the supervisor's log, or of another stage's lock and log.
+
+    `ps` shows the stage and the store, and `ps -o comm` the stage.
+    """
     with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as store:
         for name in STAGES:
-            process = Path("/proc", str(pid_of(store.path, name)))
-            assert (process / "comm").read_text() == f"{name}\n"
+            pid = pid_of(store.path, name)
+            process = Path("/proc", str(pid))
+            assert shown(pid) == [name, f"commitlog: {name} {store.path}"]
             opened = set()
             for entry in (process / "fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -28,6 +32,19 @@ def test_a_stage_has_a_name_and_descriptors_of_its_own(tmp_path: Path) -> None:
                 Path("locks", name),
                 Path("logs", f"{name}.log"),
             }
+
+
+def test_a_supervisor_names_its_store(tmp_path: Path) -> None:
+    """Also a path that is longer than the command line that the process was started with."""
+    path = tmp_path.joinpath(*["a long name of a directory"] * 8, "store")
+    with commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 16}}):
+        assert shown(pid_of(path, "")) == ["supervisor", f"commitlog: supervisor {path}"]
+
+
+def shown(pid: int) -> list[str]:
+    """What `ps` shows of a process: its short name and its command line."""
+    command = ["ps", "-ww", "-o", "comm:15=,args=", "-p", str(pid)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.rstrip().split(maxsplit=1)
 
 
 PROGRAM = """
