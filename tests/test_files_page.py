@@ -322,7 +322,7 @@ def test_the_fields_of_a_checkpoint(tmp_path: Path) -> None:
     wanted.save(tmp_path / "checkpoint", DISK)
     data = (tmp_path / "checkpoint").read_bytes()
     (fields,) = np.frombuffer(data, dtype_of("checkpoint", ">"), 1)
-    assert {name: fields[name] for name in fields.dtype.names} == dataclasses.asdict(wanted)
+    assert {name: fields[name] for name in fields.dtype.names or ()} == dataclasses.asdict(wanted)
     assert len(data) == STORE_CHECKPOINT_BYTES
 
 

@@ -167,16 +167,19 @@ def test_tailed_files_until_ctrl_c(tmp_path: Path) -> None:
     assert by_source[second] == ["b0", "odd � byte", "anew"]
 
 
+def producers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """Process ids of the samplers, ascending."""
+    children = psutil.Process(process.pid).children()
+    return sorted(child.pid for child in children if "commitlog.ingest.sampling" in child.cmdline())
+
+
 @pytest.mark.nightly
 def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> None:
     """The others go on; the report says so; what is there is there once."""
     with running(tmp_path, "--seconds", "5", "--producers", "3") as process:
         wait_for_phase(tmp_path, process, "running")
         wait_until(lambda: parquet_files(tmp_path / "run/out"), "Spark has written", patience=150)
-        producers = subprocess.run(
-            ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"], capture_output=True, check=True
-        )
-        os.kill(int(producers.stdout.split()[-1]), signal.SIGKILL)
+        os.kill(producers_of(process)[-1], signal.SIGKILL)
         assert process.wait(150) == 0, said(tmp_path)
     report = orjson.loads((tmp_path / "run/out/report.json").read_bytes())
     assert report["verdict"] == "exactly once"
@@ -253,9 +256,7 @@ def test_a_producer_that_dies_before_the_start(tmp_path: Path, monkeypatch: pyte
     play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends
     with running(tmp_path) as process:
         wait_for_phase(tmp_path, process, "starting Java and Spark")
-        find = ["pgrep", "-P", str(process.pid), "-f", "commitlog.ingest.sampling"]
-        producer = subprocess.run(find, capture_output=True, check=True).stdout.split()[0]
-        os.kill(int(producer), signal.SIGKILL)
+        os.kill(producers_of(process)[0], signal.SIGKILL)
         assert process.wait(120) == 1
     log = tmp_path / "run/out/producers.log"
     assert f"died (exit code -9) after 0 messages that it had noted; see {log}" in said(tmp_path)

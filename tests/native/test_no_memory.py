@@ -8,9 +8,12 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("_testcapi") is None, reason="this Python has no _testcapi, which fails allocations"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("_testcapi") is None, reason="this Python has no _testcapi, which fails allocations"
+    ),
+    pytest.mark.skipif(importlib.util.find_spec("commitlog.native._core") is None, reason="there is no native core"),
+]
 
 PROGRAM = """
 import _testcapi

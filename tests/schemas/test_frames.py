@@ -98,7 +98,7 @@ BERLIN = datetime.datetime(2024, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
         ("STRING", "x", b"x", "x"),
         ("INT", 1.0, 1.5, 1),
         ("INT", Decimal(1), float("inf"), 1),
-        ("ARRAY<INT>", [np.timedelta64("NaT"), 1], [np.timedelta64(1, "s")], [None, 1]),
+        ("ARRAY<INT>", [np.timedelta64("NaT", "s"), 1], [np.timedelta64(1, "s")], [None, 1]),
         ("DECIMAL(5,2)", Decimal(1), np.timedelta64(1, "s"), Decimal(1)),
         ("ARRAY<INT>", np.array([1, np.nan]), np.array([1.5]), [1, None]),
         ("ARRAY<DOUBLE>", np.array([1, np.nan]), ["x"], [1.0, None]),

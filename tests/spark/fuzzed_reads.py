@@ -66,6 +66,7 @@ def java_reads(directory: Path) -> Iterator[JavaReads]:
     java, home, jar = find_java(), spark_home(), jar_of_this_machine()
     compile_java(java.runtime, home, [Path(__file__).with_name("FuzzedReads.java")], directory, jars=[jar])
     opens = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENS]
+    opens += ["-Dio.netty.noUnsafe=false"]  # Spark says this to its own; from Java 24 on it is not the default
     command = [str(java.runtime / "bin/java"), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opens]
     with subprocess.Popen(
         [*command, "-cp", f"{directory}:{jar}:{home}/jars/*", "commitlog.spark.FuzzedReads"],

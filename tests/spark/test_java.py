@@ -101,6 +101,16 @@ def test_the_launcher_drops_one_argument_and_keeps_all_others(tmp_path: Path, mo
         assert said == "<-cp>\n<a b>\n<>\n<$HOME>\n<--add-modules=x>\n" + "".join(f"<{word}>\n" for word in more)
 
 
+@pytest.mark.parametrize(("version", "kept"), [("21", True), ("25", False)])
+def test_the_launcher_opens_no_package_that_java_has_not(tmp_path: Path, version: str, kept: bool) -> None:
+    """Spark's launcher opens one that went in Java 24, of which each JVM would warn."""
+    opened = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    found = java.find_java(environment(tmp_path, JAVA_HOME=str(install(tmp_path / "some", version))))
+    command = [str(found.home / "bin" / "java"), "a", opened, ""]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert said.splitlines() == ["<a>", *([f"<{opened}>"] if kept else []), "<>"]
+
+
 def test_the_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
     known = environment(tmp_path, JAVA_HOME=str(install(tmp_path / "some", "17")))
     script = java.find_java(known).home / "bin" / "java"

