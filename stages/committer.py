@@ -191,7 +191,7 @@ class Committer(BaseStage):
         size = self.facts.segment_bytes
         where = flushed - flushed % PAGE_BYTES
         self._trusted_above[lane] = wrote
-        log.warning("lane %d: writing [%d, %d) again", lane, where, committed)
+        log.info("lane %d: writing [%d, %d) again", lane, where, committed)
         while where < wrote:
             start = segment_start(where, size)
             end = wrote if is_direct(row, start // size) else committed

@@ -106,6 +106,13 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         typer.echo("\n".join(wrapped(line, width, indent)), err=err)
 
 
+class Unanswered(typer.BadParameter):
+    """A question that nobody has answered: no value is wrong, so its text stands alone."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def confirm(question: str) -> None:
     """Ends the command unless somebody says yes."""
     try:
@@ -114,7 +121,7 @@ def confirm(question: str) -> None:
         typer.echo()  # the question's line has no end yet
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        raise typer.BadParameter("nobody has answered; --yes does it without a question") from None
+        raise Unanswered("nobody has answered the question; --yes does it without one") from None
     if not agreed:
         raise typer.Abort
 

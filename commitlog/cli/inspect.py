@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE, JsonOption, print_lines
+from commitlog.cli.output import discard_output
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.quantities import counted
 
@@ -42,13 +43,16 @@ def dump(
     from commitlog.inspecting.dump import dump_records
 
     write = sys.stdout.buffer.write
-    for record in dump_records(directory):
-        if json:
-            write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-        else:
+    try:
+        for record in dump_records(directory):
+            if json:
+                write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+                continue
             line = f"{record['physicOffset']} {record['topic']}/{record['queueId']}/{record['queueOffset']}"
             write(f"{line} {record['storeSize']} bytes, stored {record['storeTimestamp']} {record['msgId']}\n".encode())
-    sys.stdout.buffer.flush()
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        discard_output()
 
 
 def _progress() -> Callable[[int], None]:

@@ -108,7 +108,7 @@ def _print(entries: Iterable[LogEntry], *, json: bool) -> None:
 def _as_lines(entry: LogEntry) -> list[str]:
     from commitlog.lines import printable
 
-    time = datetime.fromtimestamp(entry.time_ms / 1000).isoformat(" ", timespec="milliseconds")  # local, as people read
+    time = datetime.fromtimestamp(entry.time_ms / 1000).astimezone().isoformat(" ", "milliseconds")
     first, *more = entry.message.split("\n")
     return [
         f"{time} {entry.level:<7} {entry.stage:<10} {printable(first)}",

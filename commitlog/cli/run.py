@@ -37,7 +37,7 @@ def run(
     """
     from commitlog.cli.service_manager import ServiceManager
     from commitlog.lines import log_to
-    from commitlog.opening.stray_pools import stray_pools
+    from commitlog.opening.stray_pools import said_of_strays, stray_pools
     from commitlog.store import Store
 
     only_says()
@@ -62,7 +62,7 @@ def run(
         opened = Store.open(store, config)
     manager.ready(opened.path)
     print_lines([f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops"])
-    print_lines((f"commitlog: {pool}" for pool in stray_pools()), err=True)
+    print_lines((f"commitlog: {text}" for text in said_of_strays(stray_pools())), err=True)
     while opened.running and not stop.wait(0.2):
         if reload.is_set():
             reload.clear()

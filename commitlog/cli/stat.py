@@ -60,7 +60,7 @@ def stat(
     from commitlog.disk.replica_files import ReplicaState, known_replicas
     from commitlog.disk.server_files import ServerStatistics, running_servers
     from commitlog.disk.store_directory import StoreDirectory, checked_path
-    from commitlog.opening.stray_pools import stray_pools
+    from commitlog.opening.stray_pools import said_of_strays, stray_pools
 
     address = served_address(store, token_file, ca_file, cert_file, key_file)
     servers: list[ServerStatistics] = []
@@ -92,7 +92,7 @@ def stat(
     else:
         others = (*server_lines(servers), *forwarder_lines(feeding), *replica_lines(replicas))
         print_lines((*lines(facts, topics, readers), *others))
-        print_lines(f"WARNING: {pool}" for pool in (stray_pools() if address is None else ()))
+        print_lines(f"WARNING: {text}" for text in said_of_strays(stray_pools() if address is None else []))
     if damage:
         raise damage
     if facts.killed:

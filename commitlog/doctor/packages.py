@@ -34,12 +34,22 @@ def packages(_here: Surroundings) -> Iterator[Finding]:
     absent = []
     for extra in sorted(wanted):
         missing, unfit, there = _sorted(wanted[extra])
-        if unfit or there:
+        if unfit or (there and _is_asked_for(extra, wanted)):
             yield from _extra(extra, wanted[extra], missing, unfit, there)
         else:
             absent.append(extra)
     if absent:
         yield good(Code.EXTRA, f"not installed, and not needed by the core: the extras {', '.join(absent)}")
+
+
+def _is_asked_for(extra: str, wanted: dict[str, dict[str, str]]) -> bool:
+    """Whether something is installed that this extra has and no other one.
+
+    pip does not note which extras were named, and what two of them need tells nothing.
+    """
+    others = {name for other, names in wanted.items() if other != extra for name in names}
+    own = {name: bounds for name, bounds in wanted[extra].items() if name not in others}
+    return not _sorted(wanted[extra])[0] or bool(_sorted(own)[2])
 
 
 def _core(wanted: dict[str, str]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,16 @@ class StrayPool:
     def remove(self) -> None:
         """Removes the pool, which frees its memory."""
         remove_pool(self.directory)
+
+
+def said_of_strays(pools: Sequence[StrayPool]) -> list[str]:
+    """One line for all pools: what they take and hold, and the way to each of them."""
+    if len(pools) < 2:
+        return [str(pool) for pool in pools]
+    unflushed = sum(pool.unflushed for pool in pools)
+    lost = f", {unflushed:,} bytes in them were accepted and never written to disk" if unflushed else ""
+    text = f"{len(pools)} pools take {sum(pool.size for pool in pools):,} bytes of shared memory, and their stores are gone"
+    return [f"{text}{lost}: `commitlog doctor` names each, and the way out"]
 
 
 def name_store(pool: Path, store: Path, channel: FileChannel = DISK) -> None:

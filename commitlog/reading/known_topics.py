@@ -6,7 +6,7 @@ is misspelt. The schemas are looked at only where a topic has no messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from commitlog.errors import UnknownTopic
@@ -42,8 +42,7 @@ def check_known(
     """
     missing = _unknown(store, set(wanted).difference(store.topics()))
     if missing:
-        there = ", ".join(filter(is_visible, known_topics(store))) or "none"
-        raise UnknownTopic(printable(f"{place}: no topic {', '.join(missing)}; there are: {there}"))
+        raise UnknownTopic(_missing(place, missing, filter(is_visible, known_topics(store))))
 
 
 def waiting_for(place: object, store: TopicsOfStore, wanted: Collection[str], who: str) -> str:
@@ -56,8 +55,12 @@ def waiting_for(place: object, store: TopicsOfStore, wanted: Collection[str], wh
     missing = _unknown(store, set(wanted).difference(store.topics(deleted=True)))
     if not missing or not (known := known_topics(store)):
         return ""
-    there = ", ".join(known)
-    return printable(f"{place}: no topic {', '.join(missing)} yet, and {who} waits for it; there are: {there}")
+    return _missing(place, missing, known, f" yet, and {who} waits for it")
+
+
+def _missing(place: object, missing: Iterable[str], known: Iterable[str], more: str = "") -> str:
+    """What everything that misses a topic says."""
+    return printable(f"{place}: no topic {', '.join(missing)}{more}; there are: {', '.join(known) or 'none'}")
 
 
 def _unknown(store: TopicsOfStore, without_messages: set[str]) -> list[str]:

@@ -150,7 +150,10 @@ def _fitted(rows: Columns, schema: TopicSchema) -> pa.Table:
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """The column as the schema's type, if both hold the same values, and no value is lost by it."""
     if not may_cast(column.type, field.type):
-        raise IllegalRow(f"column {field.name}: Arrow's {column.type} is no {ddl_type(field.type)}; cast it before")
+        way = "cast it before"
+        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+            way = _WITHOUT_ZONE if column.type.tz is None else "its times have a time zone: take it away before"
+        raise IllegalRow(f"column {field.name}: Arrow's {column.type} is no {ddl_type(field.type)}; {way}")
     try:
         return _cast_rows(column, field.type, 0, len(column))
     except pa.ArrowException:
@@ -187,8 +190,14 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).partition("\n")[0].split())
 
 
+_WITHOUT_ZONE = 'its times have no time zone: give them one, as pandas does by tz_localize("UTC")'
+
+
 def _illegal(row: int, name: str, value: object, kind: pa.DataType, takes: str) -> IllegalRow:
-    return IllegalRow(f"row {row}, column {name}: {_shown(value)} is no {ddl_type(kind)}: it takes {takes}", row)
+    more = ""
+    if pa.types.is_timestamp(kind) and kind.tz is not None and getattr(value, "tzinfo", kind) is None:
+        more = f"; {_WITHOUT_ZONE}"
+    return IllegalRow(f"row {row}, column {name}: {_shown(value)} is no {ddl_type(kind)}: it takes {takes}{more}", row)
 
 
 def _shown(value: object) -> str:

@@ -129,7 +129,7 @@ def put_java_that_is_not_prepared(checkout: Checkout) -> None:
     package = checkout.path / "commitlog" / "spark" / "launching"
     package.mkdir(parents=True)
     (package / "java.py").write_text(
-        "from types import SimpleNamespace\n\ndef find_java():\n    return SimpleNamespace(home='there')\n"
+        "from types import SimpleNamespace\n\ndef find_java():\n    return SimpleNamespace(version=17, runtime='there')\n"
     )
     (package / "first_session.py").write_text("raise SystemExit('no room')\n")
 
@@ -146,7 +146,7 @@ def test_life_of_an_environment(checkout: Checkout) -> None:
     assert code == 0, said
     assert checkout.tiny_version == "1.0"
     assert "making .venv" in said
-    assert "setup: Java for Spark: there\n" in said
+    assert "setup: Spark takes Java 17 of there\n" in said
     assert said.endswith("setup: Spark is not prepared: no room\nsetup: done\n")
 
     assert checkout.setup() == (0, "")
