@@ -26,8 +26,9 @@ def test_a_key_is_text(tmp_path: Path) -> None:
         for wrong in (b"k", bytearray(b"k")):
             with pytest.raises(IllegalProperty, match=r"a key is text, not byte.*: decode it"):
                 producer.send("t", b"", key=wrong)
+        wrong = [3]
         with pytest.raises(IllegalProperty, match="a key is text, not int: use str"):
-            producer.send_batch("t", [b""], keys=[wrong := 3])
+            producer.send_batch("t", [b""], keys=wrong)
 
 
 def test_a_time_without_a_zone(tmp_path: Path) -> None:
