@@ -13,14 +13,14 @@ out before its error is raised. With `ignore_corrupt` the messages behind it are
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.errors import (
@@ -48,7 +48,7 @@ from commitlog.statistics import ReaderStatistics
 if TYPE_CHECKING:
     from commitlog.appending.followed_store import FollowedStore
 
-_INSIDE = "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
+_Read = TypeVar("_Read")
 _MESSAGES_IN_A_ROW = 64
 """After this number of messages an `async for` lets other tasks run."""
 
@@ -146,7 +146,10 @@ class Reader(ColumnsReader):
         self._isolation, self._fail_on_data_loss = isolation, fail_on_data_loss
         self._position: ReaderPosition | None = None
         self._hand, self._given = Hand(), GivenPlaces(has_gaps=ignore_corrupt)
-        self._is_at_end = self._is_inside = self._is_taking = False
+        self._is_at_end = self._is_torn = False
+        self._lock = threading.Lock()
+        """Held by what reads, and by what frees."""
+        self._columns: Generator[object, None, None] | None = None
         self._closed, self._failure = False, ""
         self._held: Exception | None = None
         """An error that is raised at the next call, because a batch was given out before it."""
@@ -242,6 +245,8 @@ class Reader(ColumnsReader):
         deadline = self._clock.monotonic_ns() + limit
         batch: list[Message] = []
         try:
+            if self._is_torn:
+                self._take_in_hand()  # what is in hand comes anew
             while True:
                 batch += self._hand.take(most - len(batch))
                 if len(batch) == most:
@@ -307,47 +312,58 @@ class Reader(ColumnsReader):
 
         Raises StopIteration at the end and after `close`.
         """
-        if self._is_inside:
-            raise ReaderError(_INSIDE)
+        self._check_columns()
+        self._alone(self._take_piece)
+        if self._closed:  # meanwhile, by another thread or a signal handler
+            raise StopIteration
+
+    def _alone(self, read: Callable[[], _Read]) -> _Read | None:
+        """Reads, in one thread at a time. A `close` meanwhile leaves its work to the end of this.
+
+        It returns None if the reader is closed. Raises ReaderError inside of another read.
+        """
+        if not self._lock.acquire(blocking=False):
+            if self._closed:
+                return None
+            raise ReaderError(
+                "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
+            )
         try:
-            self._is_inside = True
-            self._take_piece()
+            return None if self._closed else read()
         finally:
-            self._is_inside = False
-            if self._is_taking:  # a signal handler's error came in between, and nobody has the piece
-                self._is_taking, self._failure = False, "an interrupt inside of `next`"
-                self._pieces.close()
+            self._lock.release()
+            if self._closed:
+                self.close()
 
     def _take_piece(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
             raise held
-        self._is_taking = True
         try:
+            if self._is_torn:
+                self._begin_again(self._places())
+            self._is_torn = True  # by an interrupt, if this does not come to its end: then nobody has the piece
             piece = next(self._pieces)
         except StopIteration:
-            self._is_taking = False
-            if self._closed:
-                self.close()  # once more: an error may have begun the reading anew when it was closed
-            else:
+            self._is_torn = False
+            if not self._closed:
                 self._note_end()
             raise
-        except BaseException as error:
-            self._is_taking = False
+        except CommitLogError as error:
             self._note_error(error)
-            if isinstance(error, OSError):
-                raise read_error(error, self._source.path) from error
             raise
+        except OSError as error:
+            if error.errno is None:  # a signal handler's TimeoutError
+                raise
+            self._note_error(error)
+            raise read_error(error, self._source.path) from error
         if piece:
-            self._hand.fill(piece)
             if self._position is None:
-                self._given.note(piece)
-        self._is_taking = False
+                self._given.note(self._hand.taken[0])
+            self._hand.fill(piece)
+        self._is_torn = False
         if not piece and self._position is not None:
             self._position.waits()
-        if self._closed:  # meanwhile, by another thread or a signal handler
-            self.close()
-            raise StopIteration
 
     def _read(self, *, refresh: bool) -> Generator[Sequence[Message], None, None]:
         """Gives all messages in their order, a piece of the log at a time.
@@ -380,8 +396,10 @@ class Reader(ColumnsReader):
         """
         if self.follow or self._position is not None or self.ignore_corrupt or self.one_log:
             raise OptionError("value_lists: follow, name, ignore_corrupt and RocketMQ's roots are read by message")
+        values = self._source.values()
         try:
-            yield from self._source.values()
+            while (some := self._alone(partial(next, values, None))) is not None:
+                yield some
         except OSError as error:
             raise read_error(error, self._source.path) from error
 
@@ -401,19 +419,13 @@ class Reader(ColumnsReader):
         if self._position is not None:
             self._position.ended()
 
-    def _note_error(self, error: BaseException) -> None:
-        """Notes the error that `next` raised.
-
-        Raises ReaderError if this call is inside another one.
-        """
-        if isinstance(error, ValueError) and inspect.getgeneratorstate(self._pieces) == inspect.GEN_RUNNING:
-            raise ReaderError(_INSIDE) from error
-        if self._closed:
-            self.close()
-        elif isinstance(error, CorruptRecord | DamagedFile):
+    def _note_error(self, error: CommitLogError | OSError) -> None:
+        """Notes the error that `next` raised: the end, or damage, where `next` looks again."""
+        self._is_torn = False
+        if isinstance(error, CorruptRecord | DamagedFile):
             self._pieces = self._read(refresh=True)
         else:
-            self._failure = f"{type(error).__name__}: {error}"
+            self._end_with(error)
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -422,12 +434,7 @@ class Reader(ColumnsReader):
 
         For a closed reader, these are the numbers at the time of the close.
         """
-        try:
-            return self._last_statistics or self._statistics()
-        except ValueError:  # closed meanwhile: the shared memory is released
-            if self._last_statistics is None:
-                raise
-            return self._last_statistics
+        return self._last_statistics or self._statistics()
 
     def _note_last_statistics(self) -> None:
         try:
@@ -448,18 +455,25 @@ class Reader(ColumnsReader):
 
         It may be called anywhere: in the loop's body, a signal handler, another thread. From then
         on `next` raises StopIteration, and so does a `next` that waits. Messages that were read
-        ahead are not given out. Files and memory are free when `close` returns. If a `next` is
-        running, it ends at once and frees them itself. A second call does nothing.
+        ahead are not given out. Files and memory are free when `close` returns. If a read is
+        running, it ends soon and frees them itself. A second call does nothing.
 
         With `auto_commit_seconds` the messages that are done are committed. The message that was
         given out last counts only if the reader was asked for another one.
         """
         self._closed = True
         self._hand.fill(())
+        if not self._lock.acquire(blocking=False):
+            return  # what reads sees at its end that the reader is closed, and calls this
         try:
-            self._pieces.close()
-        except ValueError:  # a `next` is running: it sees at its end that the reader is closed, and calls this
-            return
+            self._free()
+        finally:
+            self._lock.release()
+
+    def _free(self) -> None:
+        self._pieces.close()
+        if self._columns is not None:
+            self._columns.close()
         if self._last_statistics is None:
             self._note_last_statistics()
         self._source.close()

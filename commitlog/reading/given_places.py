@@ -11,7 +11,7 @@ Places = dict[tuple[str, int], int]
 
 
 class GivenPlaces:
-    """Notes the messages that come to a reader's hand, a piece of the log at a time.
+    """Notes the messages that a reader has given out, a piece of the log at a time.
 
     It hardly costs a reader anything: where queues have no gaps, the last messages of a piece tell
     what its other messages are. With `has_gaps` each message is looked at.
@@ -26,7 +26,7 @@ class GivenPlaces:
         self._next = dict(places)
 
     def note(self, piece: Sequence[Message]) -> None:
-        """Notes messages that were read, in the order of their queues."""
+        """Notes messages that were read, in the order of their queues. Twice is as good as once."""
         unseen, ends = len(piece), Places()
         for message in reversed(piece):
             key, end = (message.topic, message.partition), message.offset + 1
@@ -38,9 +38,10 @@ class GivenPlaces:
                 break  # all others of the piece are before these, in their queues
         self._next |= ends
 
-    def places(self, left: Iterable[Message]) -> Places:
-        """Where the queues are, when these of the noted messages are not given out."""
+    def places(self, taken: Iterable[Message], left: Iterable[Message]) -> Places:
+        """Where the queues are behind these, which need not be noted, if some are not given out."""
+        ends = {(message.topic, message.partition): message.offset + 1 for message in taken}
         first: Places = {}
         for message in left:
             first.setdefault((message.topic, message.partition), message.offset)
-        return self._next | first
+        return self._next | ends | first

@@ -19,8 +19,8 @@ class Hand:
 
     def __init__(self, noted: Callable[[Message], Message] | None = None) -> None:
         self._noted = noted
-        self._state: tuple[int, int, Iterator[Message]] = 0, 0, iter(())
-        """How many were given out before those in hand, how many these are, those that are left."""
+        self._state: tuple[int, Sequence[Message], Iterator[Message]] = 0, (), iter(())
+        """How many were given out before those taken last, these, and what is left of these."""
         self.next: Iterator[Message] = iter(())
         """Those that are left, as they are given out one by one."""
 
@@ -30,13 +30,14 @@ class Hand:
     @property
     def given(self) -> int:
         """How many messages were given out."""
-        before, count, left = self._state
-        return before + count - length_hint(left)
+        before, taken, left = self._state
+        return before + len(taken) - length_hint(left)
 
     @property
-    def left(self) -> list[Message]:
-        """Those that are in hand and not given out."""
-        return list(copy(self._state[2]))
+    def taken(self) -> tuple[Sequence[Message], list[Message]]:
+        """Those that were taken in hand last, and those of them that are not given out."""
+        _, taken, left = self._state
+        return taken, list(copy(left))
 
     def fill(self, messages: Sequence[Message]) -> None:
         """Takes these in hand, in place of those that are left."""
@@ -56,5 +57,5 @@ class Hand:
 
     def _hold(self, before: int, messages: Sequence[Message]) -> None:
         left = iter(messages)
-        self._state = before, len(messages), left
+        self._state = before, messages, left
         self.next = left if self._noted is None else map(self._noted, left)

@@ -159,18 +159,22 @@ class LaneCursor:
         if self.where >= limit == self._checked:
             return
         self._begin()
-        for piece in self._index.log.walk(self._open, self.where, limit):
-            if isinstance(piece, Step):
-                if not (yield from self._pieces(piece, form)):
+        try:
+            for piece in self._index.log.walk(self._open, self.where, limit):
+                if isinstance(piece, Step):
+                    if not (yield from self._pieces(piece, form)):
+                        return
+                    self.where = piece.next_where
+                elif not self._ignore_corrupt:
+                    self.where, self.damage = piece.start, piece.error
                     return
-                self.where = piece.next_where
-            elif not self._ignore_corrupt:
-                self.where, self.damage = piece.start, piece.error
-                return
-            else:
-                self._skipped.add(piece.start, piece.error)
-                self._order.pass_hole()
-                self.where = piece.start if piece.is_open else piece.end
+                else:
+                    self._skipped.add(piece.start, piece.error)
+                    self._order.pass_hole()
+                    self.where = piece.start if piece.is_open else piece.end
+        except DamagedFile as error:  # of the write buffers. Other lanes must come to the end of their pieces
+            self.damage = error.with_traceback(None)
+            return
         if limit == self._index.limit and not self._check_ends(limit):
             return
         if self._skipped:
@@ -184,7 +188,12 @@ class LaneCursor:
         """
         if self.where < self._index.limit or self.damage is not None or self._skipped:
             return
-        for piece in self._index.log.walk(self._open, self.where, self.end()):
+        pieces = self._index.log.walk(self._open, self.where, self.end())
+        while True:
+            try:
+                piece = next(pieces, None)
+            except DamagedFile:  # of the write buffers: `read` meets it
+                return
             if not isinstance(piece, Step):
                 return
             table = piece.table

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from commitlog.clock import Clock
-from commitlog.errors import CommitLogError, ReaderError
+from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, ReaderError
 from commitlog.message import Message
 from commitlog.notebook import html_table, shortened
 from commitlog.reading.given_places import GivenPlaces, Places
@@ -15,6 +16,8 @@ from commitlog.reading.hand import Hand
 from commitlog.reading.message_source import MessageSource
 from commitlog.reading.reader_position import ReaderPosition, by_topic, check_named, read_queues
 from commitlog.reading.starting_point import EARLIEST, Offsets, QueueStarts, parse_starts, resolve
+
+_Read = TypeVar("_Read")
 
 
 class PlacedReader:
@@ -30,10 +33,15 @@ class PlacedReader:
     _pieces: Generator[Sequence[Message], None, None]
     _held: Exception | None
     _is_at_end: bool
+    _is_torn: bool
+    _columns: Generator[object, None, None] | None
     _closed: bool
     _failure: str
 
     def _read(self, *, refresh: bool) -> Generator[Sequence[Message], None, None]:
+        raise NotImplementedError
+
+    def _alone(self, read: Callable[[], _Read]) -> _Read | None:
         raise NotImplementedError
 
     def commit(self, message: Message | None = None) -> None:
@@ -73,7 +81,7 @@ class PlacedReader:
         if self._position is not None:
             return self._position.places()
         self._check_open()
-        return self._first_places() | self._given.places(self._hand.left)
+        return self._first_places() | self._given.places(*self._hand.taken)
 
     def _first_places(self) -> Places:
         """The first offset that is kept of each queue that this reader reads."""
@@ -96,20 +104,23 @@ class PlacedReader:
 
         It takes the words of `start`: "earliest", "latest", "last 100", "10 minutes ago", a time,
         an offset; they count from now. Offsets of single queues, `{"orders": {0: 42}}`, move these,
-        and the others stay.
+        and the others stay. `{}`, which is the position in an empty store, is the earliest.
 
         The reader of a name may go back, and gives messages out once more; what was committed stays
         committed. If it goes forward, the next commit says that what it passed over is done.
 
         Where it can't move, it stays where it is. Raises BadStart, OffsetOutOfRange, ReaderError
-        (closed, ended by an error, or inside `next`), and what looking at the store raises.
+        (closed, ended by an error, inside `next` or of `arrow_batches`), and what looking at the
+        store raises.
         """
         self._check_open()
         if self._failure:
             raise ReaderError(f"this reader ended with {self._failure}: make another to go on")
-        if inspect.getgeneratorstate(self._pieces) == inspect.GEN_RUNNING:
-            raise ReaderError("this reader is inside `next`: seek in the thread that reads, between two messages")
-        starts, here = parse_starts(start, self._clock), self._places()
+        self._check_columns()
+        self._alone(partial(self._seek, parse_starts(start, self._clock)))
+
+    def _seek(self, starts: QueueStarts) -> None:
+        here = self._places()
         for (topic, lane), queue in self._source.queues_now().items():  # by a look that touches nothing
             if (wanted := starts.of(topic, lane)).kind == "offset":
                 resolve(wanted, queue.first, queue.end, lambda _ms: None, where=f"{topic}, lane {lane}")
@@ -124,17 +135,34 @@ class PlacedReader:
         try:
             self._begin_at(starts)
         except CommitLogError as error:
-            self._failure = f"{type(error).__name__}: {error}"
-            self._begin_at(QueueStarts(EARLIEST, by_topic(here)))
-            self._failure = ""
+            try:
+                self._begin_again(here)
+            except (CommitLogError, OSError):
+                self._end_with(error)
             raise
+
+    def _end_with(self, error: Exception) -> None:
+        """Notes that the reader has ended with an error."""
+        self._failure = f"{type(error).__name__}: {error}"
+        self._pieces.close()
+
+    def _check_columns(self) -> None:
+        if self._columns is not None:
+            raise ReaderError("this reader gives arrow_batches: go on when that iterator has ended, or close it")
+
+    def _begin_again(self, places: Places) -> None:
+        """Begins anew where the reader was. Raises DataLoss if the messages there are gone."""
+        try:
+            self._begin_at(QueueStarts(EARLIEST, by_topic(places)))
+        except OffsetOutOfRange as error:
+            raise overtaken(error) from error
 
     def _begin_at(self, starts: QueueStarts) -> None:
         """Begins anew at other places. What is in hand is dropped."""
         begun = self._source.begin(starts)
         self._pieces.close()
         self._hand.fill(())
-        self._held, self._is_at_end = None, False
+        self._held, self._is_at_end, self._is_torn = None, False, False
         self._given.begin(begun)
         self._pieces = self._read(refresh=self.follow)  # messages that came since are given out too
         if self._position is not None:
@@ -166,3 +194,8 @@ class PlacedReader:
     def _check_open(self) -> None:
         if self._closed:
             raise ReaderError("this reader is closed: ask it before, or make another")
+
+
+def overtaken(error: OffsetOutOfRange) -> DataLoss:
+    """The error of a reader whose place is not there any more."""
+    return DataLoss(f"{error}; these messages were deleted or trimmed before this reader had read them: start it again")

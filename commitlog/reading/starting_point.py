@@ -96,9 +96,11 @@ def parse_starts(
 ) -> QueueStarts:
     """Reads a start for all queues, or offsets for single ones (a mapping, or JSON).
 
-    If offsets are given, queues without one begin at the earliest. `ago` counts from now. Raises
-    BadStart.
+    If offsets are given, queues without one begin at the earliest. So do all of an empty mapping,
+    which is a reader's position in an empty store. `ago` counts from now. Raises BadStart.
     """
+    if isinstance(start, Mapping) and not start:
+        return QueueStarts(EARLIEST)
     if isinstance(start, str) and start.lstrip().startswith("{"):
         try:
             start = json.loads(start)

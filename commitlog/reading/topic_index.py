@@ -141,8 +141,8 @@ class TopicIndex:
         With `deleted`, topics count too that were deleted and have had no message since. Their
         queue offsets go on, so a reader that remembers an offset looks at them as well.
         """
-        lanes = self.lanes.values()
-        return sorted({topic for lane in lanes for topic in lane.queues if deleted or not lane.is_deleted(topic)})
+        lanes = list(self.lanes.values())  # copies, because threads may ask that do not read
+        return sorted({topic for lane in lanes for topic in list(lane.queues) if deleted or not lane.is_deleted(topic)})
 
     def declared_topics(self) -> list[str]:
         """The topics that have a schema now. Raises StoreDamaged, StoreRefused, DiskError."""
@@ -152,7 +152,8 @@ class TopicIndex:
 
     def ranges(self, topic: str) -> dict[int, QueueRange]:
         """Returns lane → the range of the topic's messages that may be read there."""
-        return {lane: index.queues[topic] for lane, index in self.lanes.items() if topic in index.queues}
+        found = {lane: index.queues.get(topic) for lane, index in list(self.lanes.items())}
+        return {lane: known for lane, known in found.items() if known is not None}
 
     def lane(self, number: int) -> LaneIndex:
         """The index of a lane that was there. Raises DamagedFile if it is left out now."""

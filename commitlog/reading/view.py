@@ -271,12 +271,21 @@ class StoreView:
 
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now. Raises DamagedFile for those that no lane can have."""
-        if self.control is not None and lane in self._known_lanes:
-            return self._live_limits(self.control, lane)
+        control = self.control
+        try:
+            return self._limits(control, lane)
+        except ValueError:
+            if control is self.control:
+                raise
+            return self.limits(lane)  # another thread has met a stop or a start, and unmapped it
+
+    def _limits(self, control: ControlRegion | None, lane: int) -> LaneLimits:
+        if control is not None and lane in self._known_lanes:
+            return self._live_limits(control, lane)
         found = PositionsFile(self.directory.lane_directory(lane), self.facts.id, self.channel).load()
-        if self.control is not None and lane < LANE_ROWS:  # the directory is not another store's
+        if control is not None and lane < LANE_ROWS:  # the directory is not another store's
             self._known_lanes.add(lane)
-            return self._live_limits(self.control, lane)
+            return self._live_limits(control, lane)
         known = self.facts.lanes.get(lane, 0)
         if found is None:
             return LaneLimits(lane, 0, 0, known, known, stopped_properly=False)

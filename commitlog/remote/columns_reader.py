@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from commitlog.errors import OptionError, named_while_loading, read_error
+from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, named_while_loading, read_error
 from commitlog.reading.given_places import Places
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.placed_reader import PlacedReader
-from commitlog.reading.reader_position import by_topic
+from commitlog.reading.placed_reader import PlacedReader, overtaken
 from commitlog.reading.rests import Rests
-from commitlog.reading.starting_point import EARLIEST, QueueStarts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,9 +51,12 @@ class ColumnsReader(PlacedReader):
         The columns are those of `commitlog.read`. A batch has rows of one lane, and lanes are not
         merged by time. A batch counts as given out, and as done when the next one is asked for. A
         reader that follows waits for more, and a later version of the topic's schema may add
-        columns. When the iterator is closed, `next` goes on behind the batches. Raises what
-        `commitlog.read` and reading its batches raise, and OptionError for another number of topics
-        and for what is only accepted.
+        columns. Raises what `commitlog.read` and reading its batches raise, and OptionError for
+        another number of topics and for what is only accepted.
+
+        As in `commitlog.read`, the CRCs of values are not compared: `next` and `batches` do that,
+        and `commitlog verify`. When the iterator has ended or is closed, `next` goes on behind its
+        batches. Until then `next` and `seek` raise ReaderError.
         """
         if self.topics is None or len(self.topics) != 1 or self._isolation == "accepted":
             raise OptionError("arrow_batches is for a reader of one topic, of what is flushed or committed")
@@ -64,23 +66,37 @@ class ColumnsReader(PlacedReader):
         options = ReadOptions(self._isolation, self._fail_on_data_loss, self.ignore_corrupt, reader="reader")
         (topic,) = self.topics
         rows = RowsBehind(self._place, topic, self._lanes, options, columns, metadata=metadata, values=values)
-        return self._rows(rows)
+        return self._one_by_one(self._rows(rows))
 
-    def _rows(self, rows: RowsBehind) -> Iterator[pa.RecordBatch]:
+    def _one_by_one(self, rows: Generator[pa.RecordBatch, None, None]) -> Iterator[pa.RecordBatch]:
+        self._check_columns()
+        self._columns = rows
+        try:
+            while (batch := self._alone(partial(next, rows, None))) is not None:
+                given = [batch]
+                del batch  # whoever gets it decides how long its memory stays
+                yield given.pop()
+        finally:
+            try:
+                self._alone(rows.close)
+            finally:
+                self._columns = None
+
+    def _rows(self, rows: RowsBehind) -> Generator[pa.RecordBatch, None, None]:
         places = done = self._places()
-        self._begin_at(QueueStarts(EARLIEST, by_topic(places)))
+        self._begin_again(places)
         try:
             while not self._is_closed():
                 self._source.refresh(whole=True)
                 queues = self._source.queues().items()
                 if any(queue.end > places.get(key, queue.first) for key, queue in queues):
                     for batch, reached in rows.batches(places):
+                        if self._is_closed():
+                            return
                         done = places.copy()
                         places.update(reached)
                         self._given_rows(done, reached)
                         yield batch
-                        if self._is_closed():
-                            return
                     places.update(rows.ends)  # what is left out at an end is read, too
                     continue
                 done = places
@@ -90,11 +106,15 @@ class ColumnsReader(PlacedReader):
                 if self._position is not None:
                     self._position.waits()
                 self._source.wait(self._rests.next(self._hand.given))
+        except (DataLoss, OffsetOutOfRange) as error:
+            loss = error if isinstance(error, DataLoss) else overtaken(error)
+            self._end_with(loss)
+            raise loss from error
         except OSError as error:
             raise read_error(error, self._source.path) from error
         finally:
-            if not self._is_closed():
-                self._begin_at(QueueStarts(EARLIEST, by_topic(places)))
+            if not self._is_closed() and not self._failure:
+                self._begin_again(places)
                 if self._position is not None:  # the last batch is done when more is asked for
                     self._position.move(done)
                     self._position.given_up_to(places)

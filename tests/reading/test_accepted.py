@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli.app import app
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
-from commitlog.errors import DataLoss, ReaderError
+from commitlog.errors import DamagedFile, DataLoss, ReaderError
 from commitlog.message import Message
 from commitlog.reader import Reader
 from commitlog.reading.accepted_bytes import AcceptedBytes
@@ -262,3 +262,34 @@ def test_a_reader_in_a_hurry_has_each_message_flushed(tmp_path: Path, isolation:
         wait_until(
             lambda: "commitlog-followed-store" not in {each.name for each in threading.enumerate()}, "its thread"
         )
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_buffer_that_can_not_be_mapped_for_a_moment_gives_nothing_twice(
+    store: commitlog.Store, monkeypatch: pytest.MonkeyPatch, lane: int
+) -> None:
+    """The other lane's messages are given out before the error. Then the reader goes on."""
+    plain, looks = AcceptedBytes.copy, 0
+
+    def copy(self: AcceptedBytes, where: int, end: int) -> bytes | None:
+        nonlocal looks
+        looks += self._lane == lane
+        if self._lane == lane and looks == 2:
+            raise DamagedFile("its write buffers can't be read: too many open files")
+        return plain(self, where, end)
+
+    with store.producer() as first, store.producer() as second, stopped(store, "committer"):
+        for number in range(45):  # two segments
+            for producer in first, second:
+                producer.send("twice", b"%d" % number + bytes(2_000))
+        with Reader(store.path, "twice", isolation="accepted", follow=True) as reader:
+            monkeypatch.setattr(AcceptedBytes, "copy", copy)
+            given: list[Message] = []
+            errors = 0
+            while len(given) < 90:
+                try:
+                    given.append(next(reader))
+                except DamagedFile:
+                    errors += 1
+        assert len({(message.partition, message.offset) for message in given}) == 90
+        assert errors == 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,9 @@ from commitlog.errors import CorruptRecord, DataLoss, IllegalArgument, ReaderErr
 from commitlog.message import Message
 from commitlog.reader import Reader
 from commitlog.reading import topic_index
+from commitlog.reading.given_places import GivenPlaces
 from commitlog.reading.hand import Hand
+from commitlog.reading.lane_cursor import LaneCursor
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.fake_clock import SetClock
 
@@ -182,21 +185,42 @@ def everything_of(path: Path, topic: str) -> list[Message]:
         return list(reader)
 
 
-def test_an_interrupt_that_takes_messages_away_ends_the_reader(
-    store: HandMadeStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [
+        *product([(Hand, "fill"), (LaneCursor, "_pieces")], [{}, {"name": "billing"}, {"follow": True}]),
+        ((GivenPlaces, "note"), {}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, TimeoutError], ids=str)
+def test_after_an_interrupt_a_reader_goes_on(
+    store: HandMadeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[type, str],
+    interrupt: type[BaseException],
+    options: Any,
 ) -> None:
-    """They are in nobody's hand, so a reader that went on would pass over them."""
+    """What it had read and nobody has comes again. What was given out does not."""
 
-    def interrupted(self: Hand, messages: object) -> None:
+    def interrupted(self: object, *given: object) -> NoReturn:
         monkeypatch.undo()
-        raise KeyboardInterrupt
+        raise interrupt("a signal")
 
-    with Reader(store.path) as reader:
-        monkeypatch.setattr(Hand, "fill", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            next(reader)
-        with pytest.raises(ReaderError, match="ended with an interrupt"):
-            next(reader)
+    for taken in (0, 40):
+        with Reader(store.path, "orders", **options) as reader:
+            given = list(islice(reader, taken))
+            if taken:
+                reader.seek(reader.position())  # so that nothing is in its hand
+            monkeypatch.setattr(*place, interrupted)
+            with pytest.raises(interrupt):
+                next(reader)
+            given += islice(reader, 200 - taken)
+            assert sorted(map(place_of, given)) == sorted(map(place_of, everything_of(store.path, "orders")))
+
+
+def place_of(message: Message) -> tuple[int, int]:
+    return message.partition, message.offset
 
 
 def test_a_signal_handler_that_reads_inside_next_is_refused(

@@ -282,7 +282,7 @@ def test_starts_by_queue(store: HandMadeStore) -> None:
         ({"orders": [1]}, BadStart),
         ({"a/b": {0: 1}}, commitlog.errors.IllegalTopic),
         ("{", BadStart),
-        ({}, BadStart),
+        ("{}", BadStart),
         ({"orders": {}}, BadStart),
     ],
     ids=str,
