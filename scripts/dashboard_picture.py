@@ -86,7 +86,8 @@ class Prometheus:
 
     def series(self, target: dict[str, Any], start: float, end: float) -> list[Series]:
         """What a target of a panel gets between two times, with the legend's names."""
-        expression = target["expr"].replace("$__rate_interval", RATE_INTERVAL).replace("$store", ".*")
+        expression = target["expr"].replace("$__rate_interval", RATE_INTERVAL)
+        expression = expression.replace("$store", ".*").replace("$instance", ".*")
         if target.get("instant"):
             answer = self._asked("query", query=expression, time=end)
         else:

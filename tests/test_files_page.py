@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import commitlog
+from commitlog.disk.backup_note import BackupNote
 from commitlog.disk.checked_json import from_checked_json
 from commitlog.disk.checkpoint import SLOT_BYTES, STORE_CHECKPOINT_BYTES, Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.consume_queue import ENTRY
@@ -250,6 +251,7 @@ def test_the_fields_of_small_files(places: dict[str, set[str]]) -> None:
         ("replicas/NAME.json", ReplicaState, set()),
         ("replication.json", ReplicationTroubles, set()),
         ("forwarders/NAME.json", ForwarderStatistics, set()),
+        ("last-backup.json", BackupNote, set()),
         ("servers/ID.json", ServerStatistics, set()),
         ("replica.json", ReplicaMark, set()),
         ("copies/STORE-NAME.json", CopyWitness, set()),

@@ -17,6 +17,7 @@ shared memory is not taken for the backup's.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -25,6 +26,8 @@ from commitlog.backups.backup_report import BackupReport
 from commitlog.backups.lane_backup import LaneBackup
 from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.small_files import SmallFiles
+from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.backup_note import BackupNote, write_backup_note
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirectory, StoreFacts
@@ -41,6 +44,8 @@ from commitlog.errors import (
 from commitlog.inspecting.state_files import misplaced_schemas
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
+
+log = logging.getLogger(__name__)
 
 _LIMITS = (FileSizeLimited, NotEnoughDescriptors, NotEnoughMemory)
 """What no room on a disk helps against."""
@@ -129,6 +134,8 @@ class StoreBackup:
                 for lane in verified.lanes
                 for found in lane.findings
             ]
+        if not findings:
+            self._note()
         return BackupReport(
             path=str(self.source.path),
             destination=str(self.target.path),
@@ -138,6 +145,13 @@ class StoreBackup:
             removed_segments=removed,
             findings=tuple(findings),
         )
+
+    def _note(self) -> None:
+        """Notes the backup in the store. A store that this user can only read has no note."""
+        try:
+            write_backup_note(self.source, BackupNote(str(self.target.path), SYSTEM_CLOCK.wall_ms()))
+        except OSError as error:
+            log.warning("%s: metrics do not tell how old its backup is: %s", self.source.path, error)
 
     # ---- the destination ------------------------------------------------------------------------
 

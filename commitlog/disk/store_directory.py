@@ -16,6 +16,7 @@ STORE/
   replication.json        what keeps replicas from coming, or a small file from them
   forwarders/<name>.json  forwarders: what they have done
   servers/<id>.json       servers that run, and what their clients have used
+  last-backup.json        when the store was backed up, and where to
   incomplete-backup.json  in place of `store.json` until a first backup is complete
   replica.json            says that the directory is a replica, of whom, and how far behind
   superseded.json         says that a copy of the store was promoted, so that this one must not run
@@ -249,6 +250,7 @@ class StoreDirectory:
         self.channel = channel
         self.file = self.path / STORE_FILE
         self.incomplete_backup_file = self.path / INCOMPLETE_BACKUP_FILE
+        self.backup_note_file = self.path / "last-backup.json"
         self.replica_file = self.path / "replica.json"
         self.superseded_file = self.path / "superseded.json"
         self.lock_file = self.path / "lock"

@@ -69,6 +69,12 @@ def _reasons(snapshot: StoreSnapshot) -> Iterable[Sample]:
     return Counter((reason.code, reason.severity) for reason in health(snapshot).reasons).items()
 
 
+def _backup_age(snapshot: StoreSnapshot) -> float | None:
+    if snapshot.backed_up_ms is None:
+        return None
+    return max(snapshot.time_ms - snapshot.backed_up_ms, 0) / 1000
+
+
 def _retention_warnings(snapshot: StoreSnapshot) -> Iterator[Sample]:
     retention = snapshot.statistics.retention
     if retention is not None:
@@ -174,6 +180,12 @@ STORE_METRICS = (
         ("code", "severity"),
         "How often this reason keeps the store from being good; no sample for reasons that do not hold",
         _reasons,
+    ),
+    of_store(
+        "commitlog_backup_age_seconds",
+        "gauge",
+        "Since the end of the last good `commitlog backup` of the store; none where no backup is known",
+        _backup_age,
     ),
     of_store(
         "commitlog_segment_size_bytes",

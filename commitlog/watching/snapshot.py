@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.disk.backup_note import backup_note
 from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.replica_files import ReplicaState, known_replicas
@@ -123,6 +124,8 @@ class StoreSnapshot:
     """What keeps replicas from coming, or a small file from them."""
     forwarders: tuple[ForwarderStatistics, ...] = ()
     """The forwarders of the store, also those that have ended."""
+    backed_up_ms: int | None = None
+    """The wall time of the last good backup; None where no backup is known."""
     index_damage: str = ""
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
     damaged_files: tuple[str, ...] = ()
@@ -182,6 +185,7 @@ class StoreWatch:
             replicas=tuple(known_replicas(self.view.directory)),
             troubles=replication_troubles(self.view.directory),
             forwarders=tuple(forwarders(self.view.directory)),
+            backed_up_ms=note.ended_ms if (note := backup_note(self.view.directory)) else None,
             index_damage=index_damage,
             damaged_files=self._look_at_files(),
         )

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 import commitlog
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.backup_note import BackupNote, write_backup_note
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
@@ -135,6 +136,7 @@ def full_scrape(directory: Path) -> Scrape:
             standby = ReplicaState("standby", "replica", "id", acknowledged={0: 1})
             ReplicaFiles(StoreDirectory(store.path)).save(standby)
             write_forwarder(StoreDirectory(store.path), ForwarderStatistics("kafka", "kafka://127.0.0.1:9092", 1))
+            write_backup_note(StoreDirectory(store.path), BackupNote("/mnt/backup", 1))
             with scraping(store.path, clock=clock) as collector:
                 found = scrape(collector)
             server.close()
