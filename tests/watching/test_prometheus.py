@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -152,6 +153,12 @@ def legend(form: str, series: dict[str, str]) -> str:
     return re.sub(r"{{(\w+)}}", lambda word: series.get(word[1], ""), form)
 
 
+def tells_both(prometheus: Prometheus, expression: str) -> bool:
+    """Whether both machines have as many series. A rate needs two scrapes, which come one by one."""
+    machines = [series.get("instance") for series in prometheus.series(expression)]
+    return machines.count("db1") == machines.count("db2")
+
+
 def test_each_query_tells_machines_apart(fleet: Fleet) -> None:
     """Prometheus takes it, and each of its series has a machine; what both have comes twice."""
     prometheus = fleet.prometheus
@@ -159,10 +166,9 @@ def test_each_query_tells_machines_apart(fleet: Fleet) -> None:
         for title, target in queries(dashboard):
             expression = target["expr"].replace("$__rate_interval", "2s")
             expression = expression.replace("$instance", ".*").replace("$store", ".*")
+            wait_until(partial(tells_both, prometheus, expression), f"{title}: as much of each machine")
             found = prometheus.series(expression)
-            machines = [series.get("instance") for series in found]
-            assert set(machines) <= {"db1", "db2"}, title
-            assert machines.count("db1") == machines.count("db2"), title
+            assert {series.get("instance") for series in found} <= {"db1", "db2"}, title
             names = [legend(target["legendFormat"], series) for series in found]
             assert len(set(names)) == len(names), f"{title}: two lines have one name"
 
