@@ -13,8 +13,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http import HTTPStatus
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -154,7 +154,7 @@ def legend(form: str, series: dict[str, str]) -> str:
 
 
 def tells_both(prometheus: Prometheus, expression: str) -> bool:
-    """Whether both machines have as many series. A rate needs two scrapes, which come one by one."""
+    """Whether both machines have as many series. A rate needs two scrapes of each."""
     machines = [series.get("instance") for series in prometheus.series(expression)]
     return machines.count("db1") == machines.count("db2")
 
