@@ -199,13 +199,18 @@ def test_a_start_with_few_descriptors_is_an_error_by_name(tmp_path: Path) -> Non
 
 
 def test_a_hard_limit_that_is_too_low_for_stages_is_an_error_by_name(tmp_path: Path) -> None:
-    """ZeroMQ's own words came from a stage that had no descriptor left for a socket."""
+    """ZeroMQ's own words came from a stage that had no descriptor left for a socket.
+
+    Where this process has many files open already, the start itself is what can't get more.
+    """
 
     def start() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (63, 63))
         commitlog.Store.open(tmp_path / "store", CONFIG)
 
-    assert "63 files" in in_child(start)
+    said = in_child(start)
+    assert said.startswith("NotEnoughDescriptors")
+    assert "63 files" in said or "may have 63" in said
     assert not (tmp_path / "store").exists()
 
 
