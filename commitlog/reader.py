@@ -396,10 +396,8 @@ class Reader(ColumnsReader):
         """
         if self.follow or self._position is not None or self.ignore_corrupt or self.one_log:
             raise OptionError("value_lists: follow, name, ignore_corrupt and RocketMQ's roots are read by message")
-        values = self._source.values()
         try:
-            while (some := self._alone(partial(next, values, None))) is not None:
-                yield some
+            yield from self._each(self._source.values())
         except OSError as error:
             raise read_error(error, self._source.path) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, named_while_loading, read_error
 from commitlog.reading.given_places import Places
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commitlog.remote.rows_behind import RowsBehind
 
 Path = str | os.PathLike[str]
+_Item = TypeVar("_Item")
 
 
 class ColumnsReader(PlacedReader):
@@ -68,14 +69,18 @@ class ColumnsReader(PlacedReader):
         rows = RowsBehind(self._place, topic, self._lanes, options, columns, metadata=metadata, values=values)
         return self._one_by_one(self._rows(rows))
 
+    def _each(self, items: Iterator[_Item]) -> Iterator[_Item]:
+        """Gives the items, each by a read of its own. It keeps none: an item may hold a segment."""
+        while (item := self._alone(partial(next, items, None))) is not None:
+            given = [item]
+            del item
+            yield given.pop()
+
     def _one_by_one(self, rows: Generator[pa.RecordBatch, None, None]) -> Iterator[pa.RecordBatch]:
         self._check_columns()
         self._columns = rows
         try:
-            while (batch := self._alone(partial(next, rows, None))) is not None:
-                given = [batch]
-                del batch  # whoever gets it decides how long its memory stays
-                yield given.pop()
+            yield from self._each(rows)
         finally:
             try:
                 self._alone(rows.close)
