@@ -13,16 +13,12 @@ import pytest
 import commitlog
 from commitlog.errors import CorruptRecord, IllegalArgument, OptionError
 from commitlog.reader import Reader
-from commitlog.reading import topic_index
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("look_each_time")
+
 ROWS = pa.schema([("number", pa.int64()), ("text", pa.string())])
-
-
-@pytest.fixture(autouse=True)
-def _stopped_stores_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
 
 
 @pytest.fixture

@@ -14,17 +14,13 @@ import commitlog
 from commitlog.errors import CorruptRecord, DataLoss, IllegalArgument, ReaderError
 from commitlog.message import Message
 from commitlog.reader import Reader
-from commitlog.reading import topic_index
 from commitlog.reading.given_places import GivenPlaces
 from commitlog.reading.hand import Hand
 from commitlog.reading.lane_cursor import LaneCursor
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.fake_clock import SetClock
 
-
-@pytest.fixture(autouse=True)
-def _stopped_stores_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 @pytest.fixture(scope="module")

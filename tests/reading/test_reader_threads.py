@@ -14,7 +14,6 @@ import pytest
 
 from commitlog.errors import DataLoss, ReaderError
 from commitlog.reader import Reader
-from commitlog.reading import topic_index
 from commitlog.reading.store_messages import StoreMessages
 from commitlog.remote.rows_behind import RowsBehind
 from tests.builders.hand_made import HandMadeStore, small_store
@@ -22,10 +21,7 @@ from tests.reading.test_reader_close import mapped_files
 from tests.reading.test_topic_trim import trim
 from tests.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def _stopped_stores_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_index, "STOPPED_REREAD_NS", 0)
+pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
 @pytest.fixture

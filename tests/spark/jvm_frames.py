@@ -72,7 +72,8 @@ def error_line(error: PySparkException) -> str:
 
 def children(spark: SparkSession, role: str = "") -> set[int]:
     """The processes that the session's JVM has started, all or those of a role."""
-    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark) and role in describe(pid)}
+    shown = re.compile(rf"\bcommitlog(: |\.spark\.)(jvm_)?{role}\b" if role else "")  # no part of a store's path
+    return {pid for pid in pids() if parent_and_state(pid)[0] == jvm_pid(spark) and shown.search(describe(pid))}
 
 
 class TaskReader:
