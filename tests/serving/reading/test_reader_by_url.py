@@ -327,7 +327,8 @@ def test_a_server_that_is_not_there() -> None:
 
 
 def test_retention_that_is_faster(tmp_path: Path, served_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AHEAD_BYTES", 1)
+    for name in ("AHEAD_BYTES", "_FIRST_ROWS", "_PIECE_BYTES_LEAST", "_PIECE_BYTES_MOST"):  # never ahead of retention
+        monkeypatch.setattr(fetching, name, 1)
     store = HandMadeStore(tmp_path / "store", segment_bytes=4096)
     for number in range(200):
         store.lane(0).append("orders", b"%d" % number)
