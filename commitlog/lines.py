@@ -13,6 +13,7 @@ import re
 import stat
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -48,6 +49,19 @@ def middle_cut(text: str, most: int) -> str:
     begin = (most - 1) // 2
     return f"{text[:begin]}…{text[len(text) - (most - 1 - begin) :]}"
 
+
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table: columns as wide as needed, aligned to the right.
+
+    They stand closer together where 80 columns of a terminal are too few.
+    """
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _NARROW else " "
+    for row in (heads, *rows):
+        yield gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+_NARROW = 80
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

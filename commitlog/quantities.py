@@ -1,8 +1,9 @@
-"""Sizes, durations, numbers and addresses as people write them: `64MiB`, `10m`, `db2:4440`."""
+"""Sizes, durations, times, numbers and addresses as people write them: `64MiB`, `10m`, `db2:40`."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from fractions import Fraction
 
 from commitlog.errors import IllegalArgument
@@ -79,3 +80,8 @@ def address_of(text: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise IllegalArgument(f"{text!r} is no address; give HOST:PORT, as in 10.0.0.1:4440")
     return host, int(port)
+
+
+def shown_time(ms: int) -> str:
+    """A time (ms since 1970) in this machine's zone, as in `2026-03-01 12:00:00+01:00`."""
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")

@@ -31,6 +31,7 @@ from commitlog.errors import (
     StoreRunning,
     StoreStopped,
     named_while_loading,
+    named_while_reading,
     refusal,
     refuse_copy,
 )
@@ -276,6 +277,22 @@ class Store:
 
         with contextlib.closing(StoreView(self.path)) as view:
             return store_statistics(view)
+
+    def topics(self) -> list[dict[str, Any]]:
+        """Returns the topics: how many messages each has, how large, how old, how fast they come.
+
+        There is one dictionary for each topic, in the order of their names. It has the fields of
+        `commitlog topics --json` (docs/command-line.md has the table), so
+        `polars.DataFrame(store.topics())` works. Printed, or in a notebook, the list is a table.
+
+        Raises:
+        - DamagedFile: what tells of the topics is damaged
+        - DiskError, NotEnoughDescriptors: the system refuses to read it
+        """
+        with named_while_loading("what lists topics"), named_while_reading(self.path):
+            from commitlog.inspecting.topic_list import topic_list
+
+            return topic_list(self.path)
 
     def close(self) -> StopReport:
         """Closes this store's producers, then drains and stops the stages.

@@ -31,7 +31,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "lines": "lines of input, and lines for logs and terminals",
         "native": "the native core: a crate in Rust, and the one place that decides whether it runs",
         "process_title": "what `ps` shows of a process: its role and its store",
-        "quantities": "sizes, durations, numbers and addresses as people write them",
+        "quantities": "sizes, durations, times, numbers and addresses as people write them",
         "text_files": "the user's input as bytes: files that may be compressed, pipes, terminals",
         "threads": "the one place where threads of users' processes start",
     },

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commitlog.lines import to_json, wrapped
-from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of
+from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of, shown_time
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_facts import MessageFacts
@@ -124,11 +123,6 @@ def confirm(question: str) -> None:
         raise Unanswered("nobody has answered the question; --yes does it without one") from None
     if not agreed:
         raise typer.Abort
-
-
-def shown_time(ms: int) -> str:
-    """A time (ms since 1970) in this machine's zone, as in `2026-03-01 12:00:00+01:00`."""
-    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
 
 
 def shown_facts(facts: MessageFacts) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -21,6 +21,7 @@ from commitlog.cli.output import discard_output
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
+from commitlog.lines import aligned
 from commitlog.shm.counters import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
 from commitlog.watching.health import health
@@ -43,7 +44,6 @@ _LANE_HEADS = (
     "free",
     "blocked",
 )
-_COLUMNS = 80
 _STAGE_HEADS = ("stage", "pid", "heartbeat", "rounds/s", "actions/s", "p50 µs", "p99 µs", "restarts")
 
 
@@ -131,20 +131,20 @@ def _head(now: StoreSnapshot) -> Iterator[str]:
 
 def _tables(now: StoreSnapshot, changes: Rates) -> Iterator[str]:
     yield ""
-    yield from _table(_LANE_HEADS, list(_lane_rows(changes)))
+    yield from aligned(_LANE_HEADS, list(_lane_rows(changes)))
     if changes.stages:
         yield ""
-        yield from _table(_STAGE_HEADS, list(_stage_rows(changes)))
+        yield from aligned(_STAGE_HEADS, list(_stage_rows(changes)))
     clients = list(client_rows(now.servers))
     if clients:
         yield ""
-        yield from _table(CLIENT_HEADS, clients)
+        yield from aligned(CLIENT_HEADS, clients)
     if now.replicas:
         yield ""
-        yield from _table(REPLICA_HEADS, list(replica_rows(now.replicas)))
+        yield from aligned(REPLICA_HEADS, list(replica_rows(now.replicas)))
     if now.forwarders:
         yield ""
-        yield from _table(FORWARDER_HEADS, list(forwarder_rows(now.forwarders)))
+        yield from aligned(FORWARDER_HEADS, list(forwarder_rows(now.forwarders)))
 
 
 def _throughput(facts: StoreStatistics) -> str:
@@ -185,11 +185,3 @@ def _stage_rows(changes: Rates) -> Iterator[tuple[str, ...]]:
             *("-" if value is None else f"{value:,.0f}" for value in (stage.p50_us, stage.p99_us)),
             str(stage.restarts),
         )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns, as wide as needed, aligned to the right; closer together where 80 are too few."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _COLUMNS else " "
-    for row in (heads, *rows):
-        yield gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, confirm, print_json, print_lines, shown_facts, shown_time
+from commitlog.cli.arguments import JsonOption, confirm, print_json, print_lines, shown_facts
 from commitlog.cli.served import (
     CaFileOption,
     CertFileOption,
@@ -20,7 +20,7 @@ from commitlog.cli.served import (
 )
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound
-from commitlog.quantities import counted
+from commitlog.quantities import counted, shown_time
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex

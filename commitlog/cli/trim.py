@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, confirm, past_time, print_lines, shown_facts, shown_time, size
-from commitlog.quantities import counted
+from commitlog.cli.arguments import StoreArgument, confirm, past_time, print_lines, shown_facts, size
+from commitlog.quantities import counted, shown_time
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory

@@ -1,4 +1,4 @@
-"""The topics of a store, with their schemas: what `commitlog topics --json` prints."""
+"""The topics of a store, with their schemas: what `commitlog topics` and `Store.topics` give."""
 
 from __future__ import annotations
 
@@ -9,16 +9,46 @@ from typing import Any
 
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.lines import aligned, printable
+from commitlog.notebook import html_table
+from commitlog.quantities import shown_time
 from commitlog.reading.topic_facts import topic_facts
 from commitlog.reading.topic_index import current_index
 from commitlog.reading.view import open_view
+
+
+class TopicList(list[dict[str, Any]]):
+    """Topics, each with the fields of `commitlog topics --json`. It shows itself as a table."""
+
+    def _shown(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                printable(one["topic"]),
+                f"{one['messages']:,}",
+                f"{one['bytes']:,}",
+                f"{one['messages_per_second']:,.1f}",
+                *("" if time is None else shown_time(time) for time in (one["first_timestamp"], one["last_timestamp"])),
+                ", ".join(map(str, one["lanes"])),
+                ", ".join(column["name"] for column in one["schema"]["columns"]) if one["schema"] else "",
+            )
+            for one in self
+        ]
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned(_HEADS[:-1], [row[:-1] for row in self._shown()]))
+
+    def _repr_html_(self) -> str:
+        return html_table("Topics", self._shown(), _HEADS)
+
+
+_HEADS = ("topic", "messages", "bytes", "messages/s", "oldest", "newest", "lanes", "columns")
 
 
 def _every(_topic: str) -> bool:
     return True
 
 
-def topic_list(store: str | os.PathLike[str], is_wanted: Callable[[str], bool] = _every) -> list[dict[str, Any]]:
+def topic_list(store: str | os.PathLike[str], is_wanted: Callable[[str], bool] = _every) -> TopicList:
     """The topics that are wanted, sorted; those that have a schema and no message, too.
 
     Raises what opening a store raises, DamagedFile.
@@ -26,10 +56,10 @@ def topic_list(store: str | os.PathLike[str], is_wanted: Callable[[str], bool] =
     with current_index(open_view(store)) as index:
         now_ms = SYSTEM_CLOCK.wall_ms()
         schemas = {} if index.view.one_log else newest_schemas(StoreDirectory(store), is_wanted)
-        return [
+        return TopicList(
             {**asdict(topic_facts(index, topic, now_ms)), "schema": schemas.get(topic)}
             for topic in sorted({*filter(is_wanted, index.topics()), *schemas})
-        ]
+        )
 
 
 def newest_schemas(directory: StoreDirectory, is_wanted: Callable[[str], bool] = _every) -> dict[str, dict[str, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import polars
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from commitlog.notebook import CELL_CHARACTERS_MAX, ROWS_MAX, html_table, shorte
 from commitlog.planning.address import Credentials, parse_address
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import declare
+from tests.command_line import run
 from tests.served import forget_connection, name_of
 
 HOSTILE = "<img src=x onerror=alert(1)>&\"'</td></table><script>alert(2)</script>"
@@ -107,6 +110,27 @@ def test_a_store_and_its_statistics(tmp_path: Path) -> None:
     assert page_of(store).cells[0] == f"Store {path}: stopped"
     shutil.rmtree(path)
     assert "no store" in page_of(store).cells[1]
+
+
+def test_topics_are_a_table(tmp_path: Path) -> None:
+    """A list with what `commitlog topics --json` has, for Polars, a terminal and a notebook."""
+    with commitlog.Store.open(tmp_path / "store") as store, store.producer() as producer:
+        assert store.topics() == []
+        assert repr(store.topics()).split() == ["topic", "messages", "bytes", "messages/s", "oldest", "newest", "lanes"]
+        assert page_of(store.topics()).cells[0] == "Topics"
+        producer.send_batch("orders", [b"x"] * 1_000)
+        store.create_topic("typed", "id BIGINT, name STRING")
+        producer.flush()
+        topics = store.topics()
+        printed = run("topics", store.path, "--json").stdout
+    assert json.loads(json.dumps(topics)) == json.loads(printed)["topics"]
+    assert polars.DataFrame(topics)["messages"].to_list() == [1_000, 0]
+    _, first, second = repr(topics).splitlines()
+    assert first.split()[:2] == ["orders", "1,000"]
+    assert second.split() == ["typed", "0", "0", "0.0"]
+    cells = page_of(topics).cells
+    assert cells[9:11] == ["orders", "1,000"]
+    assert cells[-1] == "id, name"
 
 
 def message(**changed: Any) -> commitlog.Message:
