@@ -18,7 +18,7 @@ ROOMS = ("commitlog", "shm", "stages", "scripts", "tests")
 # Files that are still too long, with the most lines that each may have: none is added, and none
 # grows. Who splits a file takes its row out; a row of a file that is short enough fails.
 TOO_LONG = {
-    "commitlog/native/src/scan.rs": 524,
+    "commitlog/native/src/scan.rs": 523,
     "commitlog/producer.py": 568,
     "tests/appending/test_producer.py": 622,
     "tests/appending/test_row_writer.py": 530,

@@ -14,10 +14,10 @@ pub fn reached(name: &str) {
         let (name, count) = value.split_once(':')?;
         Some((name.to_owned(), AtomicI64::new(count.parse().ok()?)))
     });
-    if let Some((wanted, left)) = wanted
-        && wanted == name
-        && left.fetch_sub(1, Ordering::Relaxed) == 1
-    {
+    let is_last = |(wanted, left): &(String, AtomicI64)| {
+        wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1
+    };
+    if wanted.as_ref().is_some_and(is_last) {
         std::process::abort(); // a signal like SIGKILL that nobody handles, and no `unsafe` for a test
     }
 }

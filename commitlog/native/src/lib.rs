@@ -4,6 +4,7 @@
 mod appender;
 mod batch;
 mod calls;
+mod chunks;
 mod crc;
 mod failpoints;
 mod forks;

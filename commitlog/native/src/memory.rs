@@ -5,7 +5,6 @@
 //! What another process may change at any time is read by volatile loads into memory of our
 //! own. A reference to such bytes would be undefined behaviour.
 
-use std::arch::x86_64::__m128i;
 use std::mem::{size_of, transmute};
 use std::ptr::{read_volatile, write_volatile};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::prelude::*;
+
+use crate::chunks::{chunks, chunks_mut};
+
+/// Sixteen bytes that one instruction loads.
+#[cfg(target_arch = "x86_64")]
+type Pair = std::arch::x86_64::__m128i;
+#[cfg(target_arch = "aarch64")]
+type Pair = std::arch::aarch64::uint8x16_t;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+type Pair = u128;
 
 fn lent<T: Element>(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<PyBuffer<T>> {
     let buffer = PyBuffer::<T>::get(object)?;
@@ -90,6 +99,11 @@ impl Room {
             std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>().add(start), length)
         })
     }
+
+    /// All of it as the bytes of numbers of N bytes each.
+    pub fn numbers<const N: usize>(&mut self) -> &mut [[u8; N]] {
+        chunks_mut(self.slice(0, self.len()).unwrap_or_default()).0
+    }
 }
 
 /// Bytes that another process may change while they are read: a mapped segment, a write buffer.
@@ -136,8 +150,8 @@ pub trait Bytes {
     /// A call of libc's memcmp would cost more than all else that is done for a small record.
     #[inline(always)]
     fn equal(&self, start: usize, wanted: &[u8]) -> bool {
-        let (words, rest) = wanted.as_chunks::<8>();
-        let (fours, rest) = rest.as_chunks::<4>();
+        let (words, rest) = chunks::<8, _>(wanted);
+        let (fours, rest) = chunks::<4, _>(rest);
         let mut at = start;
         for word in words {
             if self.read(at) != Some(*word) {
@@ -174,19 +188,19 @@ impl Bytes for Source {
             // it may overlap the word before it, which takes less time than a loop over the rest
             // SAFETY: here and below, what is loaded has its place in `out`, so it is in the buffer
             *last = unsafe { load::<u64>(from.add(length - 8)) }.to_ne_bytes();
-            let (pairs, rest) = out.as_chunks_mut::<16>();
+            let (pairs, rest) = chunks_mut::<16, _>(out);
             let rest_at = length - rest.len();
             for (index, pair) in pairs.iter_mut().enumerate() {
                 // SAFETY: as above, and the type is 16 plain bytes
-                *pair = unsafe { transmute::<__m128i, [u8; 16]>(load(from.add(index * 16))) };
+                *pair = unsafe { transmute::<Pair, [u8; 16]>(load(from.add(index * 16))) };
             }
-            for (index, word) in rest.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            for (index, word) in chunks_mut::<8, _>(rest).0.iter_mut().enumerate() {
                 // SAFETY: as above
                 *word = unsafe { load::<u64>(from.add(rest_at + index * 8)) }.to_ne_bytes();
             }
             return true;
         }
-        let (fours, rest) = out.as_chunks_mut::<4>();
+        let (fours, rest) = chunks_mut::<4, _>(out);
         for four in fours {
             // SAFETY: as above
             *four = unsafe { load::<u32>(from) }.to_ne_bytes();

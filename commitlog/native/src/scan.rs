@@ -281,7 +281,7 @@ impl Demands {
         most: usize,
     ) -> PyResult<Table<'a>> {
         let &Demands(buffer_start, queue_id, check_crc, require_crc) = self;
-        let (columns, _) = room.slice(0, room.len()).unwrap_or_default().as_chunks_mut();
+        let columns = room.numbers();
         let column_rows = columns.len() / COLUMNS;
         if column_rows < most {
             return Err(PyValueError::new_err("the columns have no room for so many records"));
@@ -398,8 +398,7 @@ pub fn take<'py>(
         let (starts, ends) = (Numbers::of(starts, false)?, Numbers::of(ends, false)?);
         py.detach(|| {
             let out = room.slice(0, room.len()).unwrap_or_default();
-            let (offsets, _) = offsets.slice(0, offsets.len()).unwrap_or_default().as_chunks_mut();
-            let taken = take_spans(&source, &starts, &ends, out, offsets);
+            let taken = take_spans(&source, &starts, &ends, out, offsets.numbers());
             taken.ok_or_else(|| {
                 PyValueError::new_err("a span is not within its buffer, or there is no room for it")
             })

@@ -4,6 +4,8 @@
 //! 0x02 or with the string, the first 0x01 divides it, an empty value does not count, and the last
 //! of two pairs wins.
 
+use crate::chunks::chunks;
+
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = LOW_BITS << 7;
 
@@ -14,10 +16,9 @@ pub fn tags_code(properties: &[u8]) -> i32 {
     while !left.is_empty() {
         let end = position_of(2, left).unwrap_or(left.len());
         let (pair, rest) = left.split_at(end);
-        if let Some((b"TAGS\x01", value)) = pair.split_first_chunk()
-            && !value.is_empty()
-        {
-            found = Some(value);
+        match pair.split_first_chunk() {
+            Some((b"TAGS\x01", value)) if !value.is_empty() => found = Some(value),
+            _ => {}
         }
         left = rest.get(1..).unwrap_or_default();
     }
@@ -38,7 +39,7 @@ fn java_hash(text: &[u8]) -> i32 {
 /// Where a byte stands for the first time. Eight bytes are looked at together.
 #[inline]
 fn position_of(wanted: u8, bytes: &[u8]) -> Option<usize> {
-    let (words, rest) = bytes.as_chunks::<8>();
+    let (words, rest) = chunks::<8, _>(bytes);
     for (index, word) in words.iter().enumerate() {
         let zero_if_wanted = u64::from_le_bytes(*word) ^ (LOW_BITS * u64::from(wanted));
         // the lowest bit that is set belongs to the first byte that is zero
