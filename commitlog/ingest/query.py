@@ -21,6 +21,7 @@ from commitlog.ingest.link import Link, Message
 from commitlog.ingest.producer_loop import WARM_UP, WARM_UP_MESSAGES
 from commitlog.ingest.run_settings import CHECKPOINT, SPARK_LOG
 from commitlog.process_title import set_process_title
+from commitlog.spark.query_progress import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -257,15 +258,12 @@ class QueryProcess:
     def _is_running(self, query: StreamingQuery) -> bool:
         """Whether the query runs.
 
-        Raises IngestError if it has failed. The cause is the last line that Spark has printed.
+        Raises IngestError if it has failed.
         """
         if query.isActive:
             return True
-        failure = query.exception()
-        lines = [line.strip() for line in str(failure or "").splitlines() if line.strip()]
-        named = [line for line in lines if "commitlog.errors." in line]
-        cause = (named or lines or ["it ended by itself"])[-1]
-        raise IngestError(f"the Spark query failed: {cause[:500]} (see {self.out}/{SPARK_LOG})")
+        cause = failure(query) or "it ended by itself"
+        raise IngestError(f"the Spark query failed: {cause} (see {self.out}/{SPARK_LOG})")
 
     def _run_until_stopped(self, query: StreamingQuery) -> None:
         """Runs until the job says stop, or is gone.

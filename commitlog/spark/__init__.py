@@ -1,4 +1,4 @@
-"""PySpark and the commit log: a session with good settings, the lag of a query, and the format.
+"""PySpark and the commit log: a session with good settings, how a query goes, and the format.
 
     spark = commitlog.spark.session("my app")
     source = spark.readStream.format("commitlog").option("path", "data/events")
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from commitlog.spark.launching.jvm_reader import use
     from commitlog.spark.launching.sessions import session
     from commitlog.spark.query_lag import lag
+    from commitlog.spark.query_progress import show_progress
     from commitlog.spark.rows_to_python import foreach, write_real_time
 
-__all__ = ["foreach", "lag", "session", "use", "write_real_time"]
+__all__ = ["foreach", "lag", "session", "show_progress", "use", "write_real_time"]
 
 _HOMES = {
     "foreach": "commitlog.spark.rows_to_python",
     "lag": "commitlog.spark.query_lag",
     "session": "commitlog.spark.launching.sessions",
+    "show_progress": "commitlog.spark.query_progress",
     "use": "commitlog.spark.launching.jvm_reader",
     "write_real_time": "commitlog.spark.rows_to_python",
 }
