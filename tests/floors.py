@@ -37,6 +37,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "config_file": "a configuration in TOML",
+        "keyboard": "keys of a terminal, without Enter",
         "notebook": "how objects show themselves: a short repr, and a table of HTML in a notebook",
     },
     {
@@ -100,6 +101,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "__init__": "the names for users, each loaded when it is first asked for",
     },
     {
+        "demo": "`commitlog demo`: producers, two live tables, kills, and the notebook that shows the same",
         "doctor": "what `commitlog doctor` checks",
     },
     {

@@ -63,6 +63,10 @@ EXCEPTIONS = {
     "commitlog/config_file.py": ({"read_text"}, "the user's TOML file"),
     "commitlog/opening/new_pool.py": ({"shutil.rmtree"}, "the pool's directory, in shared memory"),
     "commitlog/disk/descriptors.py": ({"os.open"}, "/dev/null in the place of a closed standard stream"),
+    "commitlog/demo/notebook_file.py": ({"read_text", "open"}, "the user's notebook, and what it is made of"),
+    "commitlog/demo/producing.py": ({"os.open", "os.pwrite"}, "what it says, in a temporary folder"),
+    "commitlog/demo/scene.py": ({"read_bytes", "open"}, "what producers say, and their log, in a temporary folder"),
+    "commitlog/demo/show.py": ({"tempfile.TemporaryDirectory", "open"}, "a temporary folder, and Spark's log in it"),
     "commitlog/ingest/feeding.py": ({"os.open"}, "the user's input files"),
     "commitlog/ingest/real_time_table.py": ({"mkdir"}, "the user's table, which others may read"),
     "commitlog/ingest/rotated.py": ({"os.open"}, "the user's input files"),
@@ -278,6 +282,8 @@ def test_what_is_imported_is_declared() -> None:
             allowed |= declared("arrow") | declared("spark")
         if module.startswith("commitlog/ingest/"):
             allowed |= declared("ingest") | declared("tools")
+        if module.startswith("commitlog/demo/"):
+            allowed |= declared("spark") | declared("polars")
         if module == "commitlog/tracing.py":
             allowed |= declared("tracing")
         if module.startswith(("commitlog/watching/", "commitlog/cli/")):

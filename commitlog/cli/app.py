@@ -39,6 +39,7 @@ _WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaErr
 """Errors for a wrong value of an option or argument. Their subclasses have other causes."""
 
 GROUPS: dict[str, dict[str, str]] = {
+    "Try": {"demo": "demo"},
     "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
     "Write and read": {"produce": "produce", "cat": "cat"},
     "Look": {

@@ -7,12 +7,6 @@ says how many are left out.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import select
-import sys
-import termios
-import tty
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +24,7 @@ from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.keyboard import keyboard
 from commitlog.lines import fitted, middle_cut, printable
 from commitlog.watching.health import Health
 from commitlog.watching.rates import LaneRates, Rates, ReaderRates, StageRates, TopicRates
@@ -41,7 +36,6 @@ _PROBLEMS_SHOWN = 4
 _STATUS_STYLES = {"good": "green", "degraded": "yellow", "down": "red"}
 _KEYS = "q quit   s sort: {order}   / filter{filter}"
 Row = TypeVar("Row", LaneRates, TopicRates, ReaderRates)
-_SPECIAL_KEY = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|O[A-Za-z])")
 _BACKSPACE, _ESCAPE, _ENTER = ("\x7f", "\b"), "\x1b", ("\r", "\n")
 
 
@@ -89,7 +83,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self._keyboard = stack.enter_context(_keyboard())
+            self._keyboard = stack.enter_context(keyboard())
             self._live = stack.enter_context(Live(console=self._console, screen=True, auto_refresh=False))
             self._stack = stack.pop_all()
         return self
@@ -121,36 +115,6 @@ class Screen:
                     return False
                 self._refresh()
         return True
-
-
-@contextlib.contextmanager
-def _keyboard() -> Iterator[Callable[[float], str]]:
-    """Gives a function that waits for keys for some seconds, and returns those that were pressed.
-
-    Where standard input is no terminal, there are none: it only waits.
-    """
-    if not sys.stdin.isatty():
-        yield _no_keys
-        return
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    tty.setcbreak(fd)
-    try:
-        yield lambda seconds: _pressed(fd, seconds)
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
-def _no_keys(seconds: float) -> str:
-    SYSTEM_CLOCK.sleep(seconds)
-    return ""
-
-
-def _pressed(fd: int, seconds: float) -> str:
-    """The keys that were pressed. Arrows and the like, which send several bytes, are left out."""
-    if not select.select([fd], [], [], seconds)[0]:
-        return ""
-    return _SPECIAL_KEY.sub("", os.read(fd, 1024).decode(errors="replace"))
 
 
 # ---- drawing -----------------------------------------------------------------------------------

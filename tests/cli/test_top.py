@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
-import pty
-import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,8 +22,8 @@ from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch
 from tests.builders.idle_store import idle_store
 from tests.fake_clock import SetClock
+from tests.keys_and_screen import Terminal, terminal
 from tests.nightly import with_nightly
-from tests.waiting import wait_until
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
 
@@ -111,62 +102,13 @@ def test_without_a_terminal_it_is_plain_and_ends(tmp_path: Path) -> None:
     assert stopped.output.replace(str(tmp_path), "").count("stopped") == 1
 
 
-@contextmanager
-def terminal(path: Path, *options: str, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
-    """`commitlog top` on a terminal of its own."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    command = [sys.executable, "-m", "commitlog.cli", "top", str(path), "--interval", "0.05", *options]
-    before = termios.tcgetattr(its)
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "", "LINES": ""}
-    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
-    try:
-        yield Terminal(process, ours)
-        assert termios.tcgetattr(its) == before, "the terminal is as it was"
-    finally:
-        process.kill()
-        process.wait()
-        os.close(its)
-        os.close(ours)
-
-
-@dataclass
-class Terminal:
-    """What a user of it sees and types."""
-
-    process: subprocess.Popen[bytes]
-    fd: int
-    shown: bytearray = field(default_factory=bytearray)
-
-    def press(self, keys: str) -> None:
-        os.write(self.fd, keys.encode())
-
-    def see(self, text: str) -> None:
-        """Returns when the text is on the screen, drawn after the last call."""
-
-        def is_there() -> bool:
-            if select.select([self.fd], [], [], 0.1)[0]:
-                self.shown.extend(os.read(self.fd, 65536))
-            return text.encode() in self.shown
-
-        wait_until(is_there, f"{text!r} on the screen")
-        self.shown.clear()
-
-    def end(self) -> int:
-        """The exit code, when it has ended by itself. What it still writes is read meanwhile."""
-
-        def has_ended() -> bool:
-            if select.select([self.fd], [], [], 0.1)[0]:
-                self.shown.extend(os.read(self.fd, 65536))
-            return self.process.poll() is not None
-
-        wait_until(has_ended, "top to end")
-        return self.process.returncode
+def top_of(path: Path, *options: str) -> AbstractContextManager[Terminal]:
+    return terminal("top", path, "--interval", "0.05", *options)
 
 
 def test_on_a_terminal_it_draws_until_q_is_pressed(tmp_path: Path) -> None:
     """And leaves the terminal as it was."""
-    with commitlog.Store.open(tmp_path / "store", SMALL) as store, terminal(store.path) as screen:
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, top_of(store.path) as screen:
         screen.see("messages/s")
         screen.press("s")
         screen.see("sort: rate")
@@ -181,7 +123,7 @@ def test_on_a_terminal_it_draws_until_q_is_pressed(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_ctrl_c_ends_it_too(tmp_path: Path) -> None:
     commitlog.Store.open(tmp_path / "store", SMALL).close()
-    with terminal(tmp_path / "store") as screen:
+    with top_of(tmp_path / "store") as screen:
         screen.see("stopped")
         screen.process.send_signal(signal.SIGINT)
         assert screen.end() == 0
@@ -191,7 +133,7 @@ def test_ctrl_c_ends_it_too(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_plain_lines_on_a_terminal(tmp_path: Path) -> None:
     commitlog.Store.open(tmp_path / "store", SMALL).close()
-    with terminal(tmp_path / "store", "--plain", "--count", "2") as screen:
+    with top_of(tmp_path / "store", "--plain", "--count", "2") as screen:
         assert screen.end() == 0
         assert screen.shown.count(b"generation") == 2
         assert b"\x1b" not in screen.shown
