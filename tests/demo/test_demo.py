@@ -174,13 +174,23 @@ def test_the_notebook_is_one_of_jupyter(tmp_path: Path) -> None:
     assert not any("```" in source or "$" in source for source in [*cells("code"), *cells("markdown")])
 
 
+def run_cells(code: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", RUNNER]
+    return subprocess.run(command, input="\0".join(code), capture_output=True, text=True, timeout=SPARK_SECONDS)
+
+
+def test_a_notebook_that_is_left_early_leaves_nothing(temporary: Path) -> None:
+    """No store, no shared memory and no producer, though its last cells have not run."""
+    done = run_cells([*cells("code")[:3], "raise SystemExit('enough')"])
+    assert done.stderr == "enough\n"
+
+
 @pytest.mark.lasting
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("quick_java")
 def test_the_notebook_runs(temporary: Path) -> None:
     """Cell by cell, as Jupyter runs them, with its `display`."""
-    command, given = [sys.executable, "-P", "-c", RUNNER], "\0".join(cells("code"))
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=SPARK_SECONDS)
+    done = run_cells(cells("code"))
     assert done.returncode == 0, done.stderr
     assert "nothing is lost" in done.stdout
     assert "StopReport(drained=True, kept=())" in done.stdout
