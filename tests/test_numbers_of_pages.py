@@ -1,20 +1,49 @@
-"""Limits that pages name are those of the code."""
+"""Numbers in pages: limits are those of the code, and what was measured says when and where."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from commitlog import store
+import psutil
+import pytest
+
+from commitlog import Reader, Store, store
 from commitlog.appending import attachment
-from commitlog.remote import flight_connection, requests
+from commitlog.appending.row_options import RowOptions
+from commitlog.cli.stop import stop
+from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, Config
+from commitlog.forwarding import cluster, forwarder
+from commitlog.ingest import feeding
+from commitlog.ingest.producer_loop import IDLE_SECONDS
+from commitlog.opening import pool_sizing
+from commitlog.record.body_compression import PLAIN_BODY_BYTES_MAX
+from commitlog.remote import fetching, flight_connection, outbox, remote_index, requests
+from commitlog.replicas import replica
 from commitlog.schemas import types
 from commitlog.serving import append_streams, flights, limits, memory_bounds, served_store, server_processes
+from commitlog.spark import server_wait
 from commitlog.stages import supervisor
-from tests.programs import DOCS
+from commitlog.stages.supervising import log_files
+from commitlog.watching import health
+from commitlog.watching.exposition import StoreCollector
+from commitlog.watching.metric import DURATION_LIMITS, PUT_TIME_LIMITS
+from tests.programs import BLOCK, DOCS
+
+ROOT = DOCS.parent
+_CODE = re.compile(r"`[^`\n]*`")
 
 
 def mib(size: int) -> str:
     return f"{size >> 20} MiB"
+
+
+def server_table() -> str:
+    return (DOCS / "serve.md").read_text().partition("| | most |\n| --- | --- |\n")[2].partition("\n\n")[0]
 
 
 def test_what_a_server_allows() -> None:
@@ -35,8 +64,7 @@ def test_what_a_server_allows() -> None:
         [mib(server_processes.LEAST_BYTES)],
         [f"{memory_bounds.ARROW_BYTES_MAX >> 30} GiB"],
     ]
-    table = (DOCS / "serve.md").read_text().partition("| | most |\n| --- | --- |\n")[2].partition("\n\n")[0]
-    rows = [row.split(" | ")[1] for row in table.splitlines()]
+    rows = [row.split(" | ")[1] for row in server_table().splitlines()]
     assert [re.findall(r"\d+(?:,\d+)*(?: (?:[MG]iB|seconds|minutes|hour))?", row) for row in rows] == wanted
 
 
@@ -46,3 +74,214 @@ def test_how_many_descriptors_are_needed() -> None:
     page = (DOCS / "recover.md").read_text()
     assert said in page
     assert f"A stage needs {supervisor._DESCRIPTORS_LEAST}," in page
+
+
+# ---- every number has a source -----------------------------------------------------------------
+
+_WORDS = "a|half a|an|some|two|three|four|five|ten|twenty|thirty|a few|a hundred|hundreds of|thousands of"
+_UNITS = "ns|µs|us|ms|s|seconds?|minutes?|hours?|h|kB|MB|GB|KiB|MiB|GiB|M/s|MB/s|GB/s|%|percent|cores?|million|times as"
+QUANTITY = re.compile(
+    rf"(?<![\w.:/-])\d[\d,.]*(?: ?(?:to|and|–|or) \d[\d,.]*)?[ \u00a0]?(?:{_UNITS})(?![\w/])"
+    rf"|\b(?:{_WORDS})[ -](?:micro|milli)seconds?\b"
+    r"|\b(?:percent|(?:hundred|thousand)ths?|half|third|quarter|fifth|sixth|tenth)s? of (?:a|the) (?:core|time|CPU)"
+    r"|\b(?:two|three|four|five|ten) times as\b|\bmillion\b|\bpercent\b"
+)
+_DATE, _MACHINE = re.compile(r"\b20\d\d-\d\d-\d\d\b"), re.compile(r"\b\d+ cores\b")
+_INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+
+
+def undefined(page: Path, defined: list[str]) -> list[str]:
+    """Quantities of a page that neither the code defines, nor a date and a machine are beside.
+
+    A paragraph may also link to BENCHMARKS.md, whose numbers `scripts/bench` makes.
+    """
+    text = _INDENTED.sub("\n", _CODE.sub("`…`", BLOCK.sub("", page.read_text())))
+    for phrase in defined:
+        text, count = re.subn(r"\s+".join(map(re.escape, phrase.split())), "…", text)
+        assert count, f"{page.name} does not say {phrase!r}: the code does"
+    found = []
+    for section in re.split(r"^#+ .*$", text, flags=re.MULTILINE):
+        if not (_DATE.search(section) and _MACHINE.search(section)):
+            for paragraph in re.split(r"\n\n|\n(?=[|-] ?)", section):
+                if "BENCHMARKS.md" not in paragraph:
+                    found += [
+                        f"{match[0]}: {' '.join(paragraph.split())[:120]}" for match in QUANTITY.finditer(paragraph)
+                    ]
+    return found
+
+
+MIB, GIB = 1 << 20, 1 << 30
+_SHM_OF_DOCKER = 64 * MIB
+
+
+def gib(size: int) -> str:
+    assert size % GIB == 0
+    return f"{size >> 30} GiB"
+
+
+def s(seconds: float) -> str:
+    return f"{seconds:g} s"
+
+
+def default(command: Callable[..., None], option: str) -> Any:
+    """An option's value where nobody gives it."""
+    return inspect.signature(command).parameters[option].default
+
+
+def segment_bytes_of(free: int) -> int:
+    """The size of the segments of a new store, where so much shared memory is free."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_sizing, "free_bytes", lambda _: free)
+        return pool_sizing.choose_segment_bytes(
+            CONFIG.store.buffers_per_lane, AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES
+        )
+
+
+CONFIG = Config()
+BUFFERS = f"{CONFIG.store.buffers_per_lane} × {mib(AUTO_SEGMENT_BYTES_MAX)}"
+
+DEFINED: dict[str, list[str]] = {
+    "README.md": [f"Segments are deleted after {CONFIG.retention.reserved_hours} hours"],
+    "docs/command-line.md": ["a percent sign"],
+    "docs/containers.md": [
+        f"/dev/shm has {mib(_SHM_OF_DOCKER)}",
+        "the limit is `…` and 512 MiB more",  # configs/kubernetes.yaml, which tests/recipes compares
+    ],
+    "docs/forward.md": [
+        f"librdkafka's queue, {cluster.QUEUE_KIBIBYTES >> 10} MiB",
+        f"every {forwarder._CHECK_NS // 10**9} seconds",
+    ],
+    "docs/from-kafka.md": [f"A message is at most {mib(PLAIN_BODY_BYTES_MAX)}"],
+    "docs/from-rocketmq.md": [
+        f"1 GiB → what /dev/shm has room for, {mib(AUTO_SEGMENT_BYTES_MAX)} at most",
+        f"false → waits {s(CONFIG.producer.buffer_wait_ms / 1000)}",
+        "100 MiB → no limit",
+    ],
+    "docs/internals/files.md": [
+        f"full at {mib(log_files.LOG_BYTES)}; 1 is the newest of {log_files.LOGS_KEPT}",
+        f"a power of two from 4 KiB to {gib(MAX_SEGMENT_BYTES)}",
+    ],
+    "docs/logs.md": [
+        f"each some {IDLE_SECONDS * 1000:g} to {feeding._NOTICE_NS // 10**6} ms after the last",
+        f"a line is longer than {mib(feeding.LINE_BYTES_MAX)}",
+    ],
+    "docs/metrics.md": [
+        f"from {PUT_TIME_LIMITS[0] * 1000:g} ms to {s(PUT_TIME_LIMITS[-2])}",
+        f"from {DURATION_LIMITS[0] * 1e6:.0f} µs to {DURATION_LIMITS[-2]:.1f} s",
+    ],
+    "docs/operate.md": [
+        f"waits up to `…` ({s(default(stop, 'timeout'))})",
+        f"{BUFFERS} at most by",
+        f"Docker's {mib(_SHM_OF_DOCKER)} give segments of {mib(segment_bytes_of(_SHM_OF_DOCKER))}",
+        f"| {gib(CONFIG.retention.disk_enough_bytes)} | a disk with so much free",
+        f"a file has {mib(log_files.LOG_BYTES)} at most",
+        "every 30 seconds is a good interval",  # advice
+        f"with less than {gib(health._ENOUGH_BYTES)} free",
+        f"something that is flushed for {s(health.HealthLimits.replica_behind_ms / 1000)}",
+        f"`…` ({s(CONFIG.supervisor.stop_timeout_ms / 1000)}) for it",
+    ],
+    "docs/remote-producers.md": [
+        f"for {outbox.LINGER_NS // 10**6} ms, or up to {outbox.BATCH_MESSAGES:,} messages or {mib(outbox.BATCH_BYTES)}",
+        f"while {mib(outbox.OUTBOX_BYTES)} are on their way",
+        f"at most {mib(requests.BATCH_BYTES_MAX)}",
+    ],
+    "docs/replicate.md": [
+        f"within {replica._PAUSES[-1]:g} s after",
+        f"of a lane ({gib(CONFIG.replication.keep_bytes)})",
+    ],
+    "docs/sensors.md": ["10 to 100 ms is a good beginning"],  # advice
+    "docs/serve.md": [
+        _CODE.sub("`…`", server_table()),  # a test of its own compares it
+        f"the wait is {server_wait.SHORT_WAIT_MS} ms",
+        f"wait up to {flight_connection.PATIENCE_SECONDS:g} seconds",
+        f"renews it every {remote_index.RENEW_SECONDS:g} seconds",
+        f"a machine that vanished after {served_store.LEASE_NS / 1e9:g} seconds",
+        f"{flight_connection.PATIENCE_SECONDS:g} seconds at most",
+        f"a busy one {flight_connection.BUSY_PATIENCE_SECONDS / 60:g} minutes",
+        f"up to {mib(fetching.AHEAD_BYTES)} ahead",
+        f"asks every {requests.NAMED_WAIT_MS_MAX // 1000} seconds",
+    ],
+    "docs/typed-topics.md": [f"{RowOptions.max_rows:,} rows or {mib(RowOptions.max_bytes)}"],
+    "docs/web-service.md": [
+        f"`…` ({s(importlib.import_module('gunicorn.config').GracefulTimeout.default)})",
+        f"`…` ({s(CONFIG.producer.buffer_wait_ms / 1000)}) for a write",
+    ],
+}
+"""Page → what it says of numbers that the code defines. Others than the code are named beside."""
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_a_number_has_a_source(page: Path) -> None:
+    assert undefined(page, DEFINED.get(str(page.relative_to(ROOT)), [])) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It takes 15 ms.", ["15 ms"]),
+        ("It takes 0.5 to 2 GB, or half of the time, at 1.5M/s.", ["0.5 to 2 GB", "half of the time", "1.5M/s"]),
+        ("Less than a microsecond, and\n20 % of it.", ["a microsecond", "20 %"]),
+        ("It takes 15 ms ([BENCHMARKS.md](../BENCHMARKS.md)).", []),
+        ("On 2026-11-27, with 2 cores.\n\nIt takes 15 ms.", []),
+        ("On 2026-11-27, with 2 cores.\n\n## More\n\nIt takes 15 ms.", ["15 ms"]),
+        ("On 2026-11-27 it takes 15 ms.", ["15 ms"]),  # on which machine?
+        ("`--seconds 15s` or\n\n    15 s\n\n```sh\nsleep 15 s\n```\n", []),
+        ("At most 4 MiB, the code says.", []),
+    ],
+)
+def test_a_number_without_a_source_is_found(text: str, found: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    defined = ["At most 4 MiB"] if "4 MiB" in text else []
+    assert [one.partition(":")[0] for one in undefined(page, defined)] == found
+
+
+# ---- measured here -----------------------------------------------------------------------------
+
+
+def test_the_memory_of_an_idle_store(tmp_path: Path) -> None:
+    """What the tables of README and of docs/tune.md say is near what it is, and near each other."""
+    readme, tune = (ROOT / "README.md").read_text(), (DOCS / "tune.md").read_text()
+    whole = re.search(r"\| a store \| (\d+) MB in five processes", readme)
+    parts = re.search(r"\| an idle store \| (\d+) MB for its five processes, and (\d+) MB that they share", tune)
+    assert whole
+    assert parts
+    own, shared = map(int, parts.groups())
+    assert abs(own + shared - int(whole[1])) <= 2
+    with Store.open(tmp_path / "store") as opened:
+        supervisor_process = psutil.Process(opened._process.pid)
+        processes = [supervisor_process, *supervisor_process.children()]
+        assert len(processes) == 5
+        found = sum(process.memory_full_info().uss for process in processes) / 1e6
+    assert own / 1.5 < found < own * 1.5
+
+
+def test_the_samples_of_a_scrape(tmp_path: Path) -> None:
+    """How many each lane, stage, topic and reader has: docs/metrics.md says it in words."""
+    with Store.open(tmp_path / "store", {"store": {"segment_bytes": MIN_SEGMENT_BYTES}}) as opened:
+        for producer in (opened.producer(), opened.producer()):
+            producer.send("orders", b"")
+            producer.flush()
+        with Reader(opened.path, name="billing") as reader:
+            reader.commit(list(reader)[-1])
+        samples = [one for family in StoreCollector([opened.path], print).collect() for one in family.samples]
+    labels = [frozenset(one.labels) - {"store", "le"} for one in samples]
+
+    def with_only(*names: str) -> int:
+        return labels.count(frozenset(names))
+
+    store_samples = len(labels) - sum(bool(one & {"lane", "stage", "reader"}) for one in labels)
+    counts = [
+        f"A store has {store_samples} samples",
+        f"each lane {with_only('lane') // 2}",
+        f"each stage {with_only('stage') // 4}",
+        f"a topic {_WORD[with_only('lane', 'topic') // 2]} for each of its lanes",
+        f"a reader {_WORD[with_only('reader') + with_only('reader', 'kind')]} and {_WORD[with_only('reader', 'topic')]} for",
+    ]
+    page = " ".join((DOCS / "metrics.md").read_text().split())
+    assert [said for said in counts if said not in page] == []
+
+
+_WORD = {1: "one", 2: "two", 3: "three", 4: "four"}

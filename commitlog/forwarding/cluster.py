@@ -52,6 +52,8 @@ _PROBE_SECONDS = 1.0
 """How often Kafka is asked whether it is there, while nothing is to be forwarded."""
 SILENT_SECONDS = 5.0
 """If a cluster has not answered for this time, it is reported as silent."""
+QUEUE_KIBIBYTES = 65_536
+"""librdkafka's own queue holds at most this much. Its option says kbytes, and counts 1,024 bytes."""
 BATCH_BYTES_MOST = 1_000_000
 """librdkafka's default of batch.size, which is below the brokers' default of message.max.bytes."""
 REFUSED = {
@@ -125,7 +127,7 @@ class Cluster:
             {
                 "linger.ms": "5",
                 "queue.buffering.max.messages": "500000",
-                "queue.buffering.max.kbytes": "65536",
+                "queue.buffering.max.kbytes": str(QUEUE_KIBIBYTES),
                 "message.max.bytes": "67108864",  # the broker says what is too large
                 "batch.size": str(batch_bytes),
                 "partitioner": "murmur2_random",  # as Java's clients do it
