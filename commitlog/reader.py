@@ -294,7 +294,7 @@ class Reader(ColumnsReader):
                 raise StopAsyncIteration from None
             if message is not None:
                 return message
-            await asyncio.sleep(self._rests.next(self._hand.given) if self._must_rest else 0)
+            await asyncio.sleep(self._rests.next(self._hand.given).seconds if self._must_rest else 0)
 
     def _take(self) -> Message | None:
         """Returns the next message, or None if there is none at the moment.
@@ -408,7 +408,7 @@ class Reader(ColumnsReader):
     def _rest(self, most: float = math.inf) -> None:
         """Waits for more if there is nothing at the moment, at most so many seconds."""
         if self._must_rest:
-            self._source.wait(min(self._rests.next(self._hand.given), most))
+            self._source.wait(self._rests.next(self._hand.given), most)
 
     def _note_end(self) -> None:
         """Notes that there are no more messages. Raises ReaderError if an error was the end."""

@@ -190,6 +190,7 @@ class Stage:
     HISTOGRAM = word(24, writer="stage", width=HISTOGRAM_BUCKETS)
     # line 27
     LINGERING = word(216, writer="stage")  # 1 while it rests after work: a synchronous flush wakes it nevertheless
+    WAKES_READERS = word(217, writer="stage")  # 1: readers may sleep until ACTIONS changes, it wakes them (futex)
 
 
 @block(size=LANE_ROW_WORDS)

@@ -36,7 +36,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory, store_moved
 from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal
-from commitlog.native import description
+from commitlog.native import core, description
 from commitlog.process_title import set_process_title
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration
@@ -72,10 +72,9 @@ class BaseStage(ABC):
     synchronous flush; it is None if the stage has no part in one. `fault_word` is the lane word for
     the errno of its fault.
 
-    Attributes: `lanes` is the live table of the rows of all possible lanes, in words, and `sound`
-    says which of them the stage works on. `stage_row`
-    has the words of this stage; `pool` is the pool's directory; `rests` says how often the stage
-    has rested since its last sleep.
+    Attributes: `lanes` is the live table of the rows of all possible lanes, in words. `sound` says
+    which of them the stage works on. `stage_row` has the words of this stage. `pool` is the pool's
+    directory. `rests` says how often the stage has rested since its last sleep.
     """
 
     name: str
@@ -225,6 +224,7 @@ class BaseStage(ABC):
         for word in range(STAGE_ROW_WORDS):
             if row[word] > COUNTER_MAX and word != Stage.RESTARTS:  # that one is the supervisor's
                 row[word] = 0  # garbage, which may have ended the process before this one
+        row[Stage.WAKES_READERS] = int(core is not None and self.reach is not None)
         row[Stage.PID] = os.getpid()
         row[Stage.STARTED_MS] = self.clock.wall_ms()
         row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # awake, whatever a killed stage left
@@ -290,10 +290,7 @@ class BaseStage(ABC):
         return now < self._followed_until
 
     def news(self) -> int:
-        """Returns a number that changes when any watched word changes.
-
-        It is the sum of the words, because they only grow.
-        """
+        """Returns the sum of all watched words, which only grow."""
         return int(self.lanes[:, self.watched].sum())
 
     def wait_for_running(self, interval_ms: int, seen: int) -> None:
@@ -408,8 +405,10 @@ class BaseStage(ABC):
         return True
 
     def count_action(self, nanoseconds: int) -> None:
-        """Counts one action (a commit, a sync, …) and how long it took."""
+        """Counts one action (a commit, a sync, …) and how long it took. Readers wake up."""
         self.stage_row[Stage.ACTIONS] += 1
+        if core is not None and self.stage_row[Stage.WAKES_READERS]:
+            core.wake(self.stage_row, Stage.ACTIONS)
         record_duration(self.stage_row, Stage.HISTOGRAM, nanoseconds)
 
     def _drain(self) -> None:

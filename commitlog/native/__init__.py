@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.errors import IllegalArgument, NativeCoreMissing
 
-ABI = 3
+ABI = 4
 """The core's signatures that this Python was written for. A core of other ones is not taken."""
 VARIABLE = "COMMITLOG_NATIVE"
 

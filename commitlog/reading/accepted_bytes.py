@@ -44,6 +44,12 @@ class AcceptedBytes:
         is_of_segment = row[Lane.BUFFERS] == sequence and row[Lane.FLUSHED] < start + size
         return data if is_of_segment else None
 
+    def in_files(self, where: int) -> int:
+        """Up to where files have the log behind `where`."""
+        control = self._view.control
+        committed = 0 if control is None else int(control.row(self._lane)[Lane.COMMITTED])
+        return max(committed, self.direct_end(where))
+
     def direct_end(self, where: int) -> int:
         """Up to where a file has the log, where the producer writes to it directly; otherwise 0."""
         control, size = self._view.control, self._view.segment_bytes

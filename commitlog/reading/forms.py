@@ -19,7 +19,7 @@ If one of them is damaged, they are taken one by one.
 """
 
 Item = TypeVar("Item")
-Piece = tuple[Ints, Sequence[Item]]
+Piece = tuple[Ints | Sequence[int], Sequence[Item]]
 """Some neighbours of a lane, or none after a long walk, and for each the place in the order."""
 
 

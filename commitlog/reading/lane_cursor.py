@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from commitlog.message import Message, message_of
-from commitlog.reading.forms import BYTES_AT_ONCE, MESSAGES_AT_ONCE, Form, Item, Piece
+from commitlog.native import core
+from commitlog.reading.forms import BYTES_AT_ONCE, MESSAGES, MESSAGES_AT_ONCE, Form, Item, Piece
 from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.log_holes import LogHoles
 from commitlog.reading.log_walk import RecentSegments, Step
@@ -23,9 +24,12 @@ from commitlog.reading.time_search import find_by_time
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.lost_crc import LOST_CRC, is_in_good_order, up_to_lost_crc
 from commitlog.record.record import Record, decode
-from commitlog.record.record_layout import Buffer
+from commitlog.record.record_layout import Buffer, Transaction
 from commitlog.record.table import RecordGatherer, RecordTable
 from commitlog.shm.layout import segment_start
+
+_UNUSUAL = MESSAGES.unwanted | Transaction.PREPARED
+"""A record with one of these bits in its SYSFLAG has no plain value, or may be in no queue."""
 
 
 def _ends_of_pieces(sizes: Ints) -> Iterator[int]:
@@ -59,6 +63,8 @@ class LaneCursor:
         self._index, self._topics, self._ignore_corrupt = index, topics, ignore_corrupt
         self.damage: LogError | None = None
         """The damage at which the last `read` stopped before the limit."""
+        self.looked_to = 0
+        """The lane's end as of the last `follow`."""
         self._skipped = SkippedDamage(f"lane {index.lane}")
         self._first: dict[str, int] = {}  # topic → the first queue offset to give out
         self._order = QueueOrder()
@@ -188,7 +194,12 @@ class LaneCursor:
         """
         if self.where < self._index.limit or self.damage is not None or self._skipped:
             return
-        pieces = self._index.log.walk(self._open, self.where, self.end())
+        self.looked_to = end = self.end()
+        if core is not None and form is MESSAGES and not self._ignore_corrupt and self._order.has_no_gap:
+            yield from self._follow_natively(end)
+            if self.where >= end:
+                return
+        pieces = self._index.log.walk(self._open, self.where, end)
         while True:
             try:
                 piece = next(pieces, None)
@@ -209,6 +220,29 @@ class LaneCursor:
                 self._order.pass_rows(table, rows)
             self.where = piece.next_where
             self._index.note_read(self.where, self._order.ends())
+
+    def _follow_natively(self, end: int) -> Iterator[Piece[Any]]:
+        """The same as `follow`, up to what only Python looks at."""
+        log, order = self._index.log, self._order
+        while self.where < end:
+            try:
+                part = log.part(self._open, self.where, min(end, self.where + BYTES_AT_ONCE))
+                if part is None:
+                    return
+                buffer, start, stop = part
+                place = start, self._index.lane, _UNUSUAL
+                messages, reached, ends = core.follow(
+                    buffer, self.where - start, stop - start, place, order.ends(), self._topics
+                )
+            except DamagedFile:  # `read` meets it
+                return
+            if start + reached == self.where:
+                return
+            if messages:
+                yield [message.timestamp for message in messages], messages
+            order.advance(ends)
+            self.where = start + reached
+            self._index.note_read(self.where, ends)
 
     def _pieces(self, step: Step, form: Form[Item]) -> Generator[Piece[Item], None, bool]:
         """Gives the wanted messages of a step. Returns False if it stopped at damage."""

@@ -46,6 +46,11 @@ class _Lane(Generic[Item]):
 
 def merged(sources: Iterable[Iterator[Piece[Item]]]) -> Iterator[Sequence[Item]]:
     """All messages of the lanes in their order. Some of what it gives may be empty."""
+    sources = list(sources)
+    if len(sources) == 1:
+        for _, items in sources[0]:
+            yield items
+        return
     lanes = [_Lane(source) for source in sources]
     for lane in lanes:
         yield from lane.fill()

@@ -6,6 +6,7 @@ errors, its end) is in reader.py, once.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.named_readers import NamedReader
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.rests import Rest
 from commitlog.reading.starting_point import QueueStarts
 
 
@@ -160,8 +162,8 @@ class MessageSource(Protocol):
         Raises DataLoss if another store, or a restored copy, is there, or offsets are used again.
         """
 
-    def wait(self, seconds: float) -> None:
-        """Sleeps so long, or until there may be more."""
+    def wait(self, rest: Rest, most: float = math.inf) -> None:
+        """Sleeps until there may be more, about as long as the rest, and `most` seconds at most."""
 
     def progress(self) -> tuple[dict[int, int], dict[int, int]]:
         """Lane → its place in the log, and lane → bytes behind it: see ReaderStatistics."""

@@ -52,6 +52,15 @@ class QueueOrder:
         """Topic → the queue offset of the next record."""
         return self._next
 
+    @property
+    def has_no_gap(self) -> bool:
+        """Whether no topic's next record may be missing in a hole."""
+        return not self._behind_hole
+
+    def advance(self, ends: Mapping[str, int]) -> None:
+        """Notes the queue offsets of the next records, where no topic may have a gap."""
+        self._next.update(ends)
+
     def pass_hole(self) -> None:
         """Notes that the walk leaves out a hole of the log.
 

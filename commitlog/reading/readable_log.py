@@ -125,6 +125,22 @@ class ReadableLog:
             if not len(table) and table.stop is not Stop.BLANK:
                 return
 
+    def part(self, open_segment: Callable[[int], Buffer], where: int, end: int) -> tuple[Buffer, int, int] | None:
+        """The bytes of the log from `where` on: a buffer, its first log offset, and where they end.
+
+        They end at `end`, or with the segment. None where they are in a buffer and a file, or in
+        none of them for a moment. Raises DamagedFile, and what `open_segment` raises.
+        """
+        start, size = segment_start(where, self.view.segment_bytes), self.view.segment_bytes
+        end = min(end, start + size)
+        if self.isolation == "accepted" and self.view.live:
+            data = self.accepted.copy(where, end)
+            if data is not None:
+                return data, where, end
+            if self.accepted.in_files(where) < end:
+                return None
+        return open_segment(start), start, end
+
     def unmap(self) -> None:
         """Unmaps all segments and buffers. The next look maps again what it needs."""
         self.segments.forget_below(1 << 63)

@@ -7,12 +7,21 @@ here a look costs less than a wakeup does.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from commitlog.clock import Clock
 
 _PART_OF_IDLE = {"accepted": 100, "committed": 30, "flushed": 30}
 _MOST_NS = 20_000_000
 _PART_OF_LONG_IDLE, _MOST_OF_LONG_IDLE_NS = 100, 40_000_000
 """After two seconds without a message the rests grow again."""
+
+
+class Rest(NamedTuple):
+    """A rest of a reader: after how long without a message, and how long it is."""
+
+    idle_ns: int
+    seconds: float
 
 
 class Rests:
@@ -22,11 +31,11 @@ class Rests:
         self._clock, self._part, self._least_ns = clock, _PART_OF_IDLE[isolation], int(least * 1e9)
         self._given, self._since_ns = -1, 0
 
-    def next(self, given: int) -> float:
-        """The next rest in seconds, where so many messages were given out so far."""
+    def next(self, given: int) -> Rest:
+        """The next rest, where so many messages were given out so far."""
         now = self._clock.monotonic_ns()
         if given != self._given:
             self._given, self._since_ns = given, now
         idle = now - self._since_ns
         most = max(_MOST_NS, min(idle // _PART_OF_LONG_IDLE, _MOST_OF_LONG_IDLE_NS))
-        return max(self._least_ns, min(idle // self._part, most)) / 1e9
+        return Rest(idle, max(self._least_ns, min(idle // self._part, most)) / 1e9)

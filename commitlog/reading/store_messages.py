@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from commitlog.clock import LONG_AGO_NS, Clock
+from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, OptionError, ReadingWarning
 from commitlog.message import Message
+from commitlog.native import core
 from commitlog.reading.earlier_epochs import check_read
 from commitlog.reading.forms import MESSAGES, VALUES, Form, Item
 from commitlog.reading.known_topics import check_known, waiting_for
@@ -25,17 +27,26 @@ from commitlog.reading.message_source import Wanted
 from commitlog.reading.queue_cursor import QueueCursor
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.reader_position import queues_of
+from commitlog.reading.rests import Rest
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import POSITION_WORDS, LogView, open_view
+from commitlog.reading.watched_words import WatchedWords
+from commitlog.shm.control_region import ControlRegion
+from commitlog.shm.region import RegionError
 
 _LOOK_ANYWAY_NS = 250_000_000
 """A reader also learns of other things than messages: of a restart, a promotion, a trim."""
-Words = npt.NDArray[np.uint64]
 _SEGMENTS_KEPT = 8
 """How many segments of a RocketMQ log stay mapped: its queues are at different places."""
+
+
+def _moved(before: bytes, now: bytes) -> list[int]:
+    """The lanes whose words are not the same."""
+    moved: list[int] = np.flatnonzero(np.frombuffer(before, np.uint64) != np.frombuffer(now, np.uint64)).tolist()
+    return moved
 
 
 class StoreMessages:
@@ -57,7 +68,8 @@ class StoreMessages:
         self._view = open_view(path)
         self._identity = self._view.identity
         self.index = TopicIndex(self._view, wanted.isolation, wanted.lanes, names_unwritten=True)
-        self._seen: tuple[object, Words] = None, np.empty(0, np.uint64)
+        self._watched: WatchedWords | None = None
+        self._seen: tuple[ControlRegion | None, bytes] = None, b""
         """The control region at the last look, and how far all lanes had come there."""
         self._moved: list[int] | None = None
         """The lanes that have moved since the index has looked; None if it has just looked."""
@@ -170,7 +182,7 @@ class StoreMessages:
         followed = [self._cursors.get((lane, "")) for lane in self._moved if lane in self._wanted.lanes]
         cursors = [cursor for cursor in followed if isinstance(cursor, LaneCursor)]
         yield from merged(cursor.follow(form) for cursor in cursors)
-        if len(cursors) < len(followed) or any(cursor.where < cursor.end() for cursor in cursors):
+        if len(cursors) < len(followed) or any(cursor.where < cursor.looked_to for cursor in cursors):
             self._looked_ns = LONG_AGO_NS  # the index has to look what that is
 
     def _raise_damage(self) -> None:
@@ -202,16 +214,37 @@ class StoreMessages:
         self._moved = None
         if control is None:
             return False
-        words = control.lane_table()[:, POSITION_WORDS[self._wanted.isolation]].copy()
+        if self._watched is not None and self._watched.control is control:
+            words, moved = self._watched.look(before)
+        else:
+            words = control.lane_table()[:, POSITION_WORDS[self._wanted.isolation]].tobytes()
+            moved = [] if control is not known else _moved(before, words)
         self._seen = control, words
         if control is not known or now - self._looked_ns >= _LOOK_ANYWAY_NS:
             self._looked_ns = now
             return False
-        self._moved = np.flatnonzero(words != before).tolist()
+        self._moved = moved
         return True
 
-    def wait(self, seconds: float) -> None:
-        self._clock.sleep(seconds)
+    def wait(self, rest: Rest, most: float = math.inf) -> None:
+        watched = self._watched_words()
+        if watched is None:
+            self._clock.sleep(min(rest.seconds, most))
+            return
+        _, seen = self._seen
+        left = self._looked_ns + _LOOK_ANYWAY_NS - self._clock.monotonic_ns()
+        watched.wait(seen, rest, max(int(min(left, most * 1e9)), 0))
+
+    def _watched_words(self) -> WatchedWords | None:
+        """The words of the last look; None where no stage wakes a reader."""
+        control, _ = self._seen
+        watched = self._watched
+        if core is None or control is None or self._clock is not SYSTEM_CLOCK:
+            return None
+        if watched is None or watched.control is not control:
+            with suppress(OSError, RegionError):  # it is gone, or can't be mapped now
+                self._watched = watched = WatchedWords(control, self._wanted.isolation)
+        return watched if watched is not None and watched.are_published else None
 
     def progress(self) -> tuple[dict[int, int], dict[int, int]]:
         positions: dict[int, int] = {}
@@ -223,5 +256,6 @@ class StoreMessages:
 
     def close(self) -> None:
         self._cursors.clear()
+        self._watched = None
         self.index.lanes.clear()  # they hold mapped segments
         self._view.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 import weakref
@@ -23,6 +24,7 @@ from commitlog.planning.topic_ranges import offsets_of
 from commitlog.reading.known_topics import check_known, waiting_for
 from commitlog.reading.message_source import Wanted
 from commitlog.reading.queue_range import QueueRange
+from commitlog.reading.rests import Rest
 from commitlog.reading.skipped_damage import with_way_out
 from commitlog.reading.starting_point import QueueStarts
 from commitlog.record.record import decode
@@ -194,14 +196,17 @@ class ServedMessages:
             if piece:
                 yield [message.value for message in piece]
             else:
-                self.wait(1.0)
+                self._wait(1.0)
 
     def refresh(self, *, whole: bool = False) -> None:
         """Goes on behind damage that was healed. New messages are looked for all the time."""
         assert self._fetching is not None
         self._fetching.go_on()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, rest: Rest, most: float = math.inf) -> None:
+        self._wait(min(rest.seconds, most))
+
+    def _wait(self, seconds: float) -> None:
         assert self._fetching is not None
         self._fetching.wait(seconds)
 

@@ -79,6 +79,9 @@ def check(cases: int, seed: int) -> None:
             sizes = np.array([chance.choice((-1, 92, 300, 1 << 62, len(data))) for _ in range(4)], np.int64)
             core.tabulate(data, places, sizes, demands, columns)
             out = np.empty(max(len(data), 1), np.uint8)
+            place = chance.choice((0, 1, -(1 << 63))), 0, chance.choice((0, 0x35))
+            messages, reached, _ = core.follow(data, 0, len(data) + case, place, {"t": 0, "t" * 5: 1 << 62}, None)
+            assert len(messages) * RECORD_BYTES_MIN <= reached <= len(data)
             with contextlib.suppress(ValueError):  # a place is outside, and it says so
                 core.take(data, places, places + sizes % 50, out, np.empty(20, np.uint8))
 

@@ -7,6 +7,7 @@ mod calls;
 mod chunks;
 mod crc;
 mod failpoints;
+mod follow;
 mod forks;
 mod layout;
 mod memory;
@@ -14,11 +15,12 @@ mod message;
 mod properties;
 mod scan;
 mod tags;
+mod watch;
 
 use pyo3::prelude::*;
 
 /// Changes whenever a signature here changes. `commitlog/native/__init__.py` refuses another one.
-const ABI: u32 = 3;
+const ABI: u32 = 4;
 
 #[pymodule]
 mod _core {
@@ -27,11 +29,15 @@ mod _core {
     #[pymodule_export]
     use super::batch::{encode_batch, measure};
     #[pymodule_export]
+    use super::follow::follow;
+    #[pymodule_export]
     use super::message::{message_class, messages};
     #[pymodule_export]
     use super::properties::keyed_properties;
     #[pymodule_export]
     use super::scan::{scan, tabulate, take};
+    #[pymodule_export]
+    use super::watch::{Watch, wake};
 
     use pyo3::prelude::*;
 

@@ -5,9 +5,11 @@
 //! What another process may change at any time is read by volatile loads into memory of our
 //! own. A reference to such bytes would be undefined behaviour.
 
+use std::io::{Error, ErrorKind};
 use std::mem::{size_of, transmute};
 use std::ptr::{read_volatile, write_volatile};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
@@ -70,6 +72,65 @@ impl Words {
     #[inline]
     pub fn load(&self, word: Word) -> u64 {
         self.at(word).load(Ordering::Acquire)
+    }
+
+    /// Words that nobody stores through this value: their memory may be read-only.
+    pub fn to_read(object: &Bound<'_, PyAny>) -> PyResult<Words> {
+        lent(object, false).map(Words)
+    }
+
+    /// The lower half of a word: a futex has 32 bits.
+    fn futex(&self, word: Word) -> *mut u32 {
+        self.at(word).as_ptr().cast()
+    }
+
+    /// Sleeps for so long, or until the word is not the number. False if a signal has come.
+    pub fn sleep(&self, until: Option<(Word, u64)>, rest: Duration) -> bool {
+        let time = libc::timespec {
+            tv_sec: rest.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: rest.subsec_nanos() as libc::c_long,
+        };
+        // SAFETY: the word and the time live during the calls, and no call keeps them
+        let answer = unsafe {
+            match until {
+                None => libc::nanosleep(&time, std::ptr::null_mut()) as libc::c_long,
+                Some((word, number)) => {
+                    let (at, number) = (self.futex(word), number as u32);
+                    libc::syscall(libc::SYS_futex, at, libc::FUTEX_WAIT, number, &time)
+                }
+            }
+        };
+        answer == 0 || Error::last_os_error().kind() != ErrorKind::Interrupted
+    }
+
+    /// Wakes all that sleep until the word changes, in all processes.
+    pub fn wake(&self, word: Word) {
+        // SAFETY: the kernel takes the address only to find who sleeps there
+        unsafe { libc::syscall(libc::SYS_futex, self.futex(word), libc::FUTEX_WAKE, i32::MAX) };
+    }
+}
+
+/// While it lives, the kernel ends the rests of this thread on time. Otherwise it adds up to 50 µs.
+pub struct ExactTimer(libc::c_int);
+
+impl ExactTimer {
+    pub fn begin() -> ExactTimer {
+        // SAFETY: here and below, the call takes and keeps no memory
+        let before = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+        if before > 0 {
+            // SAFETY: as above
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000 as libc::c_ulong) };
+        }
+        ExactTimer(before)
+    }
+}
+
+impl Drop for ExactTimer {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            // SAFETY: as above
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, self.0 as libc::c_ulong) };
+        }
     }
 }
 

@@ -276,7 +276,10 @@ pub fn messages<'py>(
             let message = columns
                 .row(index)
                 .zip(born_timestamps.get(index))
-                .and_then(|(row, born)| message_of(py, &source, row, born, &topics))
+                .and_then(|(row, born)| {
+                    let topic = topics.get(usize::try_from(row[1]).ok()?)?;
+                    message_of(py, &source, source.len(), row, born, topic)
+                })
                 .ok_or_else(|| PyValueError::new_err("a record is not within its buffer"))?;
             made.push(Bound::new(py, message)?);
         }
@@ -284,15 +287,17 @@ pub fn messages<'py>(
     })
 }
 
+/// The message of a record. `end` is how many bytes there are, and `row` has its columns.
 #[inline]
-fn message_of<'py>(
-    py: Python<'py>,
-    source: &Source,
+pub fn message_of(
+    py: Python<'_>,
+    source: &(impl Bytes + ?Sized),
+    end: usize,
     row: [i64; 9],
     born_timestamp: i64,
-    topics: &[Bound<'py, PyAny>],
+    topic: &Bound<'_, PyAny>,
 ) -> Option<Message> {
-    let [at, topic, partition, offset, body_at, body_bytes, names_at, names_bytes, timestamp] = row;
+    let [at, _, partition, offset, body_at, body_bytes, names_at, names_bytes, timestamp] = row;
     let index = |number: i64| usize::try_from(number).ok();
     let (at, body_at, body_bytes) = (index(at)?, index(body_at)?, index(body_bytes)?);
     let (names_at, mut names_bytes) = (index(names_at)?, index(names_bytes)?);
@@ -304,7 +309,6 @@ fn message_of<'py>(
         }
     }
     // all is looked at before anything is made
-    let end = source.len();
     if body_at.checked_add(body_bytes)? > end || names_at.checked_add(names_bytes)? > end {
         return None;
     }
@@ -316,7 +320,7 @@ fn message_of<'py>(
         if source.copy(body_at, out) { Ok(()) } else { Err(PyValueError::new_err("a value")) }
     });
     Some(Message {
-        topic: topics.get(index(topic)?)?.clone().unbind(),
+        topic: topic.clone().unbind(),
         partition,
         offset,
         value: value.ok()?.into_any().unbind(),

@@ -26,35 +26,35 @@ use crate::tags::tags_code;
 const COLUMNS: usize = 15;
 
 /// A record whose lengths fill it. Its places are bytes from its start.
-struct Record {
-    size: usize,
+pub struct Record {
+    pub size: usize,
     body_crc: u32,
-    queue_id: i32,
+    pub queue_id: i32,
     flag: i32,
-    queue_offset: i64,
-    physical_offset: i64,
-    sys_flag: i32,
-    born_timestamp: i64,
-    store_timestamp: i64,
-    body_at: usize,
-    body_bytes: usize,
-    topic_at: usize,
-    topic_bytes: usize,
-    properties_at: usize,
-    properties_bytes: usize,
-    has_crc: bool,
+    pub queue_offset: i64,
+    pub physical_offset: i64,
+    pub sys_flag: i32,
+    pub born_timestamp: i64,
+    pub store_timestamp: i64,
+    pub body_at: usize,
+    pub body_bytes: usize,
+    pub topic_at: usize,
+    pub topic_bytes: usize,
+    pub properties_at: usize,
+    pub properties_bytes: usize,
+    pub has_crc: bool,
 }
 
 /// A length of 32 bits. A negative one becomes one that is larger than every buffer.
 #[inline(always)]
-fn length_at(bytes: &(impl Bytes + ?Sized), at: usize) -> Option<usize> {
+pub fn length_at(bytes: &(impl Bytes + ?Sized), at: usize) -> Option<usize> {
     Some(i32::from_be_bytes(bytes.read(at)?) as usize)
 }
 
 impl Record {
     /// The record of `size` bytes at `start`, all of which are there. None if it is none.
     #[inline(always)]
-    fn of(bytes: &(impl Bytes + ?Sized), start: usize, size: usize) -> Option<Record> {
+    pub fn of(bytes: &(impl Bytes + ?Sized), start: usize, size: usize) -> Option<Record> {
         if length_at(bytes, start + TOTAL_SIZE_AT)? != size || size < RECORD_BYTES_MIN {
             return None;
         }
@@ -115,7 +115,7 @@ impl Record {
     /// Whether the CRCs hold. The whole-record CRC covers that of the body. A record that ends in a
     /// zero has lost its whole-record CRC.
     #[inline(always)]
-    fn crc_holds(&self, record: &[u8], require_crc: bool) -> bool {
+    pub fn crc_holds(&self, record: &[u8], require_crc: bool) -> bool {
         if self.has_crc {
             let covered = &record[..self.size - CRC_PROPERTY_BYTES];
             let digits_at = covered.len() + CRC_PROPERTY_START.len();
@@ -129,7 +129,7 @@ impl Record {
 }
 
 /// Whether a name can be a directory's, as `topic_fault` of Python has it.
-fn is_topic(name: &[u8]) -> bool {
+pub fn is_topic(name: &[u8]) -> bool {
     !name.contains(&b'/')
         && !name.contains(&0)
         && name != b"."

@@ -1,0 +1,132 @@
+"""A reader that waits sleeps until a stage wakes it: it does not look for messages all the time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import commitlog
+from commitlog.native import core
+from commitlog.reader import Reader
+from commitlog.reading import store_messages
+from commitlog.reading.view import StoreView
+from commitlog.shm.layout import STAGES, Stage
+from tests.waiting import wait_until
+
+ISOLATIONS = ("accepted", "committed", "flushed")
+HOUR_NS = 3_600_000_000_000
+
+needs_core = pytest.mark.skipif(core is None, reason="there is no native core")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[commitlog.Store]:
+    with commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 16}}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers look for anything but messages once in an hour."""
+    monkeypatch.setattr(store_messages, "_LOOK_ANYWAY_NS", HOUR_NS)
+
+
+@needs_core
+@pytest.mark.usefixtures("sleepy")
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_stage_wakes_a_reader_that_sleeps(
+    store: commitlog.Store, isolation: Literal["accepted", "committed", "flushed"]
+) -> None:
+    with store.producer() as producer, Reader(store.path, isolation=isolation, follow=True) as reader:
+        producer.send("orders", b"first").wait("flushed", 60)
+        assert next(reader).value == b"first"
+        for number in range(5):
+            assert reader.poll(0.05) is None  # longer than accepted messages are looked for
+            sender = threading.Timer(0.1, producer.send, ("orders", b"%d" % number))
+            sender.start()
+            assert next(reader).value == b"%d" % number
+            sender.join()
+
+
+@needs_core
+@pytest.mark.usefixtures("sleepy")
+@pytest.mark.parametrize("stage", ["committer", "flusher"])
+def test_a_stage_that_was_killed_wakes_readers_again(store: commitlog.Store, stage: str) -> None:
+    lock = store.path / "locks" / stage
+    with store.producer() as producer, Reader(store.path, follow=True) as reader:
+        producer.send("orders", b"before")
+        assert next(reader).value == b"before"
+        before = lock.read_text()
+        os.kill(int(before), signal.SIGKILL)
+        wait_until(lambda: lock.read_text() not in ("", before), "the stage is back")
+        sender = threading.Timer(0.1, producer.send, ("orders", b"after"))
+        sender.start()
+        assert next(reader).value == b"after"
+        sender.join()
+
+
+@needs_core
+@pytest.mark.usefixtures("sleepy")
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_signal_ends_the_sleep(
+    store: commitlog.Store, isolation: Literal["accepted", "committed", "flushed"]
+) -> None:
+    def raise_timeout(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    with store.producer() as producer, Reader(store.path, isolation=isolation, follow=True) as reader:
+        producer.send("orders", b"first").wait("flushed", 60)
+        assert next(reader).value == b"first"
+        before = signal.signal(signal.SIGALRM, raise_timeout)
+        try:
+            for _ in range(3):
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                with pytest.raises(TimeoutError):
+                    next(reader)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        producer.send("orders", b"second")
+        assert next(reader).value == b"second"
+
+
+def maps() -> int:
+    """How often this process has mapped the control region of a pool."""
+    return Path("/proc/self/maps").read_text().count("/control\n")
+
+
+def test_a_reader_that_is_closed_while_it_sleeps_ends(store: commitlog.Store) -> None:
+    """Its memory is unmapped, although a thread sleeps in it when `close` is called."""
+    before = maps()
+    found: list[object] = []
+    reader = Reader(store.path, follow=True)
+    thread = threading.Thread(target=lambda: found.extend(reader))
+    thread.start()
+    wait_until(lambda: maps() > before + 1 or core is None, "the reader sleeps in a mapping of its own")
+    reader.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert found == []
+    assert maps() == before
+
+
+def test_without_the_core_a_stage_wakes_nobody_and_readers_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMITLOG_NATIVE", "off")  # for the stages
+    with commitlog.Store.open(tmp_path / "store") as store, store.producer() as producer:
+        view = StoreView(store.path)
+        assert view.control is not None
+        assert {view.control.stage_row(stage)[Stage.WAKES_READERS] for stage in STAGES} == {0}
+        view.close()
+        monkeypatch.setattr(store_messages, "_LOOK_ANYWAY_NS", HOUR_NS)
+        with Reader(store.path, follow=True) as reader:
+            for number in range(3):
+                assert reader.poll(0.05) is None
+                producer.send("orders", b"%d" % number)
+                assert next(reader).value == b"%d" % number
