@@ -53,7 +53,7 @@ _PROBE_SECONDS = 1.0
 SILENT_SECONDS = 5.0
 """If a cluster has not answered for this time, it is reported as silent."""
 QUEUE_KIBIBYTES = 65_536
-"""librdkafka's own queue holds at most this much. Its option says kbytes, and counts 1,024 bytes."""
+"""librdkafka's own queue holds at most this much. Its option counts in KiB."""
 BATCH_BYTES_MOST = 1_000_000
 """librdkafka's default of batch.size, which is below the brokers' default of message.max.bytes."""
 REFUSED = {
