@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import stat
 import sys
 import textwrap
@@ -26,6 +27,16 @@ _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 def printable(text: str) -> str:
     """The text on one line: a line feed is written out as \\n, an escape as \\x1b, and so on."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def for_shell(word: str | os.PathLike[str]) -> str:
+    """A path or a name for a command that somebody pastes into a shell: quoted if need be."""
+    return shlex.quote(os.fspath(word))
+
+
+def remount_command(directory: str | os.PathLike[str], total: int) -> str:
+    """The command by which root doubles a file system in memory, which has `total` bytes now."""
+    return f"mount -o remount,size={-(-2 * total // (1 << 20))}m {for_shell(directory)}"
 
 
 def wrapped(line: str, width: int, indent: str = "    ") -> list[str]:

@@ -9,6 +9,7 @@ from commitlog.disk.locks import is_running, poll
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
+from commitlog.lines import for_shell
 from commitlog.reading.flushed_evidence import FlushedEvidence, flushed_by_age
 from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
@@ -101,7 +102,7 @@ class LaneSource:
                 if not piece.last and not recorded:
                     raise BackupRefused(
                         f"lane {self.number}: damaged at offset {piece.start}, and there are no positions that say how far "
-                        f"it was flushed; `commitlog run {self.view.path}` repairs it, then make the backup"
+                        f"it was flushed; `commitlog run {for_shell(self.view.path)}` repairs it, then make the backup"
                     )
                 return
 

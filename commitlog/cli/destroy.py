@@ -14,6 +14,7 @@ import typer
 
 from commitlog.cli.arguments import StoreArgument, confirm, print_lines
 from commitlog.errors import StoreRefused, StoreRunning
+from commitlog.lines import for_shell
 from commitlog.shm.layout import ALL_STAGES
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def _take_locks(directory: StoreDirectory, control: Path | None, locks: contextl
         is_held = file.exists() and not DISK.try_lock(locks.enter_context(DISK.opened(file, write=True)))
         if is_held or (control is not None and DISK.is_locked(control, at)):
             raise StoreRunning(
-                f"{directory.path} is in use by {who}: stop it first (`commitlog stop {directory.path}`, Store.close(), or "
-                f"Producer.close())"
+                f"{directory.path} is in use by {who}: stop it first (`commitlog stop {for_shell(directory.path)}`, "
+                f"Store.close(), or Producer.close())"
             )
 
 

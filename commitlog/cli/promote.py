@@ -6,6 +6,7 @@ import typer
 
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.replica import ReplicaArgument, VerifyAllOption
+from commitlog.lines import for_shell
 
 
 def promote(directory: ReplicaArgument, verify_all: VerifyAllOption = False) -> None:
@@ -22,4 +23,4 @@ def promote(directory: ReplicaArgument, verify_all: VerifyAllOption = False) -> 
     made = make_store(directory, lambda line: print_lines([printable(line)], err=True), verify_all=verify_all)
     for lane, end in made.ends.items():
         typer.echo(f"lane {lane} ends at {end:,}")
-    print_lines([f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {made.path}` starts it"])
+    print_lines([f"{made.path} is a store now, epoch {made.epoch}; `commitlog run {for_shell(made.path)}` starts it"])

@@ -9,6 +9,7 @@ import typer
 
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.replica import AuthorityOption, CertificateOption, FromOption, KeyOption, NameOption, replica_name
+from commitlog.lines import for_shell
 from commitlog.quantities import counted
 
 
@@ -41,5 +42,7 @@ def rejoin(
         for lane in made
     )
     print_lines(
-        [f"{old} is a replica of {source} now; `commitlog replica {old} --from {source} …` brings it up to date"]
+        [
+            f"{old} is a replica of {source} now; `commitlog replica {for_shell(old)} --from {source} …` brings it up to date"
+        ]
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, duration, print_lines
+from commitlog.lines import for_shell
 
 if TYPE_CHECKING:
     from commitlog.reading.view import StoreView
@@ -52,8 +53,8 @@ def stop(
             return
         if not _end_supervisor(view, timeout, is_stopping=facts.closing):
             raise StoreRunning(
-                f"{view.path} still drains after {timeout:g} s: the same command waits on, `commitlog health {view.path}` "
-                f"says what keeps it"
+                f"{view.path} still drains after {timeout:g} s: the same command waits on, "
+                f"`commitlog health {for_shell(view.path)}` says what keeps it"
             )
         drained = view.directory.load().pool is None
     how = ", all is on disk" if drained else "; the next start goes on with the pool; logs/supervisor.log says why"

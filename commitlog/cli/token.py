@@ -11,6 +11,7 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, print_json, print_lines
 from commitlog.errors import IllegalArgument
+from commitlog.lines import for_shell
 
 
 class Action(StrEnum):
@@ -42,7 +43,7 @@ def token(
     from commitlog.serving.access import Access, Tokens, add_token, remove_token
 
     if not name and action is not Action.LIST:
-        raise IllegalArgument(f"{action} needs a NAME: commitlog token {action} {file} billing")
+        raise IllegalArgument(f"{action} needs a NAME: commitlog token {action} {for_shell(file)} billing")
     if name and action is Action.LIST:
         raise IllegalArgument("list takes no NAME: it shows all tokens")
     match action:

@@ -18,6 +18,7 @@ from commitlog.disk.locks import file_locked
 from commitlog.disk.replica_files import behind_since
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
+from commitlog.lines import for_shell
 
 HEARD_MS_END = 253_402_300_800_000
 """The end of the year 9999, as a wall time in ms: behind it, there are no dates."""
@@ -104,7 +105,7 @@ def refuse_replica(directory: StoreDirectory) -> None:
     if (mark := load_mark(directory)) is not None:
         raise StoreRefused(
             f"{path} is a replica of {mark.source}, and only `commitlog replica` writes to it: use the store at "
-            f"{mark.source}, or make this one a store with `commitlog promote {path}`"
+            f"{mark.source}, or make this one a store with `commitlog promote {for_shell(path)}`"
         )
 
 
@@ -150,5 +151,5 @@ def superseded(directory: StoreDirectory) -> StoreSuperseded:
     return StoreSuperseded(
         f"{directory.path}: a replica of this store was promoted ({superseded_by(directory)}): send to that one, and bring "
         f"this directory back as "
-        f"its replica with `commitlog rejoin {directory.path} --from HOST:PORT`"
+        f"its replica with `commitlog rejoin {for_shell(directory.path)} --from HOST:PORT`"
     )

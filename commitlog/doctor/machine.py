@@ -15,6 +15,7 @@ from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, pr
 from commitlog.doctor.mounts import mount_of
 from commitlog.doctor.store_settings import facts_of, settings_of
 from commitlog.errors import NotEnoughSharedMemory
+from commitlog.lines import for_shell
 from commitlog.opening.pool_sizing import choose_segment_bytes
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.memory_lock import lock_limit
@@ -100,7 +101,7 @@ def strays(here: Surroundings) -> Iterator[Finding]:
     for pool in stray_pools(here.clock):
         gone = "has another pool" if pool.is_replaced else "is gone"
         text = f"{pool.directory} takes {pool.size:,} bytes of shared memory, and its store {pool.store} {gone}"
-        remove = f"`rm -r {pool.directory}`" if pool.is_replaced else f"`commitlog destroy {pool.store}`"
+        remove = f"`rm -r {pool.directory}`" if pool.is_replaced else f"`commitlog destroy {for_shell(pool.store)}`"
         if pool.unflushed:
             text += f"; {pool.unflushed:,} bytes in it were accepted and never written to disk"
             yield problem(Code.STRAY_POOL, text, f"start the store at its new place if it was moved, else {remove}")

@@ -19,6 +19,7 @@ from commitlog.disk.locks import is_pool_held
 from commitlog.disk.processes import stat_fields
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, StoreRunning
+from commitlog.lines import for_shell
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.region import RegionError, base_directory, private_directory
@@ -54,7 +55,7 @@ class StrayPool:
             )
         return (
             f"{self.directory} takes {self.size:,} bytes of shared memory, and its store {self.store} is gone{lost}: if it "
-            f"was moved, start it at its new place; else `commitlog destroy {self.store}` removes the memory"
+            f"was moved, start it at its new place; else `commitlog destroy {for_shell(self.store)}` removes the memory"
         )
 
     def remove(self) -> None:

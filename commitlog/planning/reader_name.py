@@ -20,6 +20,7 @@ import os
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
+from commitlog.lines import for_shell
 from commitlog.planning.options import Subscription
 from commitlog.reading.named_readers import FORWARD, PYTHON, SPARK, NamedReader, NamedReaders
 from commitlog.reading.starting_point import Offsets
@@ -93,7 +94,8 @@ class HeldReaderName:
         if kind != self.kind:
             raise ReaderError(
                 f"reader {self.name} is {_WHOSE[kind]}, whose position this {_WHO[self.kind]} would replace: choose "
-                f"another name, or drop that one with `commitlog readers {self.readers.directory.path} --remove {self.name}`"
+                f"another name, or drop that one with `commitlog readers {for_shell(self.readers.directory.path)} "
+                f"--remove {for_shell(self.name)}`"
             )
 
     def move(self, position: NamedReader) -> None:

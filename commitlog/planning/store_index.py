@@ -20,6 +20,7 @@ from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
 from commitlog.disk.epochs import Epoch
 from commitlog.errors import ReadingWarning, named_while_reading
+from commitlog.lines import for_shell
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
@@ -210,8 +211,8 @@ class LocalIndex:
         known, self._damage_warning = self._damage_warning, ""
         if places:
             self._damage_warning = (
-                f"{self.path}: {places}: what is there is not read, of whatever topic; `commitlog verify {self.path}` "
-                "says more"
+                f"{self.path}: {places}: what is there is not read, of whatever topic; "
+                f"`commitlog verify {for_shell(self.path)}` says more"
             )
         if self._damage_warning not in ("", known):
             warnings.warn(self._damage_warning, ReadingWarning, stacklevel=3)

@@ -36,6 +36,7 @@ import numpy as np
 
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import DamagedFile, DataLoss, ReadingWarning
+from commitlog.lines import for_shell
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.log_walk import Step
 from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
@@ -241,7 +242,7 @@ class LaneIndex:
             self._has_told_of_nothing = True
             warnings.warn(
                 f"lane {self.lane}: nothing of it can be read: {hole.error}; put its files back, or see "
-                f"`commitlog verify {self.view.path}`",
+                f"`commitlog verify {for_shell(self.view.path)}`",
                 ReadingWarning,
                 stacklevel=2,
             )

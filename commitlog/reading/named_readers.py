@@ -28,8 +28,7 @@ more than it needs until its query runs again.)
 A file may hold nonsense, so it is checked. If a file can't be believed, everything is kept: that
 costs space, and harms no other reader and no stage.
 
-Beside it is `<name>.lock`. The process that reads under the name holds it locked. The kernel frees
-the lock when that process dies.
+Beside it is `<name>.lock`, which the process that reads under the name holds locked until it dies.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
 from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory, boot_id
 from commitlog.errors import FAULT_BY_ERRNO, CommitLogError, OptionError, ReaderError, ReaderInUse, refusal
+from commitlog.lines import for_shell
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.record.topic_names import check_topic
 from commitlog.shm.layout import LANE_ROWS
@@ -493,7 +493,7 @@ def reader_states(index: TopicIndex, clock: Clock = SYSTEM_CLOCK) -> list[Reader
         if state.behind and still_ms >= STANDS_STILL_MS:
             warning = (
                 f"reader {name} has not moved for {still_ms // 3_600_000:,} hours and keeps what it has not read: start it "
-                f"again, or `commitlog readers {view.path} --remove {name}`"
+                f"again, or `commitlog readers {for_shell(view.path)} --remove {for_shell(name)}`"
             )
             state = replace(state, warning=warning)
         found.append(state)

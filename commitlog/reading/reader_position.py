@@ -43,6 +43,7 @@ from commitlog.errors import (
     ReaderError,
     ReadingWarning,
 )
+from commitlog.lines import for_shell
 from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import KeptPosition, QueuesOfStore
@@ -149,7 +150,7 @@ class ReaderPosition:
         return found
 
     def _seek(self) -> str:
-        return f"commitlog readers {self._kept.place} --seek {self.name}"
+        return f"commitlog readers {for_shell(self._kept.place)} --seek {for_shell(self.name)}"
 
     def _registered(self, places: Places) -> NamedReader:
         offsets: Offsets = {topic: {} for topic in self.topics or ()} | by_topic(places)
@@ -259,7 +260,7 @@ class ReaderPosition:
                     raise ReaderError(
                         f"reader {self.name}: what is to be committed was accepted and is not flushed after "
                         f"{_FLUSH_NS_MOST // 10**9} seconds, so nothing was committed: see `commitlog health "
-                        f"{self._kept.place}`, and commit again"
+                        f"{for_shell(self._kept.place)}`, and commit again"
                     )
                 self.clock.sleep(_LOOK_SECONDS)
         finally:

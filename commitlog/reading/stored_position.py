@@ -10,6 +10,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
+from commitlog.lines import for_shell
 from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
@@ -109,7 +110,7 @@ def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:
 
 def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> None:
     """Raises ReaderError if a position is not a Python reader's, or belongs to another store."""
-    remove = f"`commitlog readers {readers.directory.path} --remove {reader.name}`"
+    remove = f"`commitlog readers {for_shell(readers.directory.path)} --remove {for_shell(reader.name)}`"
     if reader.kind == FORWARD:
         raise ReaderError(
             f"reader {reader.name} is a forwarder's, and Kafka has its position: forward under another --name to begin anew. "

@@ -18,6 +18,7 @@ from commitlog.disk.replica_mark import changing
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, refusal
+from commitlog.lines import for_shell
 from commitlog.reading.known_topics import check_known
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
@@ -126,7 +127,7 @@ def check_readers(index: TopicIndex, trim: Trim) -> None:
         if needed:
             raise TopicInUse(
                 f"reader {name} has not read {needed:,} of these messages of {trim.topic}: let it read them, drop it with "
-                f"`commitlog readers {index.view.path} --remove {name}`, or give --force"
+                f"`commitlog readers {for_shell(index.view.path)} --remove {for_shell(name)}`, or give --force"
             )
 
 

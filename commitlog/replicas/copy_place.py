@@ -11,6 +11,7 @@ from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import RecoveryError, ReplicaRefused, StoreMoved, StoreRunning, named_faults
+from commitlog.lines import for_shell
 
 
 def take_lock(directory: StoreDirectory) -> int:
@@ -52,7 +53,7 @@ def refuse_other_things(directory: StoreDirectory, source: str) -> None:
     if directory.file.exists():
         raise ReplicaRefused(
             f"{directory.path} is a store and no replica: give a new directory, or, if it was the primary once, bring it "
-            f"back with `commitlog rejoin {directory.path} --from {source}`"
+            f"back with `commitlog rejoin {for_shell(directory.path)} --from {source}`"
         )
     names = [name for name in directory.channel.list(directory.path) if name != "lock" and not name.startswith(".")]
     if names:

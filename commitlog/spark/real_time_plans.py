@@ -23,6 +23,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import WaitTimeout
+from commitlog.lines import for_shell
 from commitlog.planning.resolving import data_loss
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.view import POSITION_WORDS, LogView
@@ -161,7 +162,7 @@ class RealTimePlans:
             if self._clock.monotonic_ns() > deadline:
                 raise WaitTimeout(
                     f"{options.path}: lane {number} is flushed up to {flushed:,} only, and the query has read up to {end:,}: "
-                    f"`commitlog health {options.path}` says why; the query goes on from its last checkpoint"
+                    f"`commitlog health {for_shell(options.path)}` says why; the query goes on from its last checkpoint"
                 )
             self._clock.sleep(_LOOK_SECONDS)
             view.refresh()

@@ -14,6 +14,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused, StoreRunning
+from commitlog.lines import for_shell
 from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES
 
@@ -120,5 +121,5 @@ class StoreLocks:
                 holders.append(f"{name or 'supervisor'} {pid}")
         return StoreRunning(
             f"{self._directory.path} is running already (pids: {', '.join(holders)}): use commitlog.Producer(path) or "
-            f"commitlog.Reader(path), or stop it first: `commitlog stop {self._directory.path}`"
+            f"commitlog.Reader(path), or stop it first: `commitlog stop {for_shell(self._directory.path)}`"
         )
