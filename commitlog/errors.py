@@ -363,7 +363,10 @@ class DiskError(CommitLogError):
 class DiskFull(DiskError):
     """ENOSPC: the disk is full. Accepted messages stay in the pool."""
 
-    hint = "writing goes on by itself as soon as there is space; what was accepted stays in the pool"
+    hint = (
+        "writing goes on by itself as soon as there is space (`commitlog trim` deletes the oldest segments); what was "
+        "accepted stays in the pool"
+    )
 
 
 class QuotaExceeded(DiskError):

@@ -64,6 +64,20 @@ def seconds_of(text: str) -> float:
     return nanoseconds_of(text) / 1e9
 
 
+def rounded_down(size: int) -> tuple[int, str]:
+    """A size in bytes of at most two digits and a unit, and how it is written: `12GB`.
+
+    It is the largest one that is no larger than `size`.
+    """
+    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)):
+        if size >= 10**power:
+            digits = len(str(size // 10**power))
+            step = 10 ** max(digits - 2, 0)
+            number = size // 10**power // step * step
+            return number * 10**power, f"{number}{unit}"
+    return size, str(size)
+
+
 def counted(number: int, noun: str) -> str:
     """Writes a number with its noun: `0 messages`, `1 message`, `12,345 messages`."""
     return f"{number:,} {noun}" + "s" * (number != 1)

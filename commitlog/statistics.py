@@ -154,6 +154,8 @@ class StoreStatistics:
     """Whether the replica may be promoted: at one moment it had everything that its store had."""
     replica_waits_for: str = ""
     """What keeps the replica from following, such as room on its disk."""
+    backup: bool = False
+    """Whether this is a backup that was never started. A start makes it a store of its own."""
     superseded_by: str = ""
     """Which replica of the store was promoted, in words. This store does not start again then."""
 
@@ -232,13 +234,14 @@ def _store_statistics(view: StoreView, clock: Clock) -> StoreStatistics:
         stages=tuple(_stage(view, control, name, now) for name in _stages_of(view)) if control else (),
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
-        killed=not running and not mark and not _stopped_properly(view),
+        killed=not running and not mark and not view.facts.is_backup and not _stopped_properly(view),
         starting=running and not mark and not _has_opened(view),
         supervisor_silent_ms=max(now - control.words[Header.SUPERVISOR_HEARTBEAT], 0) / 1e6 if control else None,
         replica_of=mark.source if mark else "",
         replica_behind_ms=mark.behind_ms(clock.wall_ms()) if mark else 0,
         replica_complete=mark.complete if mark else False,
         replica_waits_for=mark.waits_for if mark else "",
+        backup=view.facts.is_backup and not mark,
         superseded_by=superseded_by(view.directory),
     )
 

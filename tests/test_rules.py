@@ -1,13 +1,15 @@
-"""The sizes that CONTRIBUTING sets: lines of a file, and lines of a function's statements."""
+"""The sizes that CONTRIBUTING sets, and commands that can be pasted."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from commitlog.cli.app import COMMANDS
 from tests.floors import ROOT
 
 FILE_LINES_MAX = 500
@@ -55,6 +57,13 @@ def long_functions(path: Path) -> Iterator[str]:
             lines = (statements[-1].end_lineno or 0) - statements[0].lineno + 1
             if lines > FUNCTION_LINES_MAX:
                 yield f"{name(path)}:{node.lineno}: {node.name} has {lines} lines of statements"
+
+
+def test_paths_in_commands_are_quoted() -> None:
+    """A command of an error's text or a reason is pasted into a shell."""
+    named = re.compile(rf"commitlog ({'|'.join(COMMANDS)}) \{{(?!for_shell\(|store\}}|name\}}|action\}})")
+    for path in (*(ROOT / "commitlog").rglob("*.py"), *(ROOT / "stages").rglob("*.py")):
+        assert not [line for line in path.read_text().splitlines() if named.search(line)], path
 
 
 def test_no_file_is_too_long() -> None:

@@ -29,9 +29,10 @@ from commitlog.errors import (
     disk_error,
     refusal,
 )
+from commitlog.lines import for_shell, remount_command
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import Header, Lane, Stage
+from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import free_bytes
 
@@ -102,7 +103,7 @@ class Attachment:
                     return control
         raise StoreNotRunning(
             f"{self.directory.path}: its stages are not running: start them with `commitlog run "
-            f"{self.directory.path}`, or use commitlog.Store.open(path)"
+            f"{for_shell(self.directory.path)}`, or use commitlog.Store.open(path)"
         )
 
     def lease(self) -> Lease:
@@ -141,11 +142,14 @@ class Attachment:
         text = f"{self.directory.path}: no lane is free: {len(held)} of {most} (store.max_lanes) are held"
         text += f", {by}{', …' if len(pids) > _NAMED_HOLDERS else ''}" if by else ""
         if len(held) >= most:
-            text += ": close a producer, or start the store again with more store.max_lanes"
+            more = f", or start the store again with [store] max_lanes = {min(2 * most, LANE_ROWS)}"
+            text += f": close a producer{more if most < LANE_ROWS else ''}"
         elif free < lane_bytes:
+            facts = os.statvfs(self.pool)
+            total = facts.f_blocks * facts.f_frsize
             text += (
                 f"; a further one takes {lane_bytes:,} bytes of shared memory, of which {free:,} are left: close a "
-                f"producer, or enlarge it (mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
+                f"producer, or enlarge it (--shm-size in Docker); as root: {remount_command(self.pool.parent, total)}"
             )
         return text + self._stopped_lanes()
 

@@ -89,6 +89,10 @@ def past_time(given: str) -> int:
     return in_the_past(start, given).value
 
 
+class ForShell(str):
+    """A line that is a command to paste: it stays whole, also on a terminal."""
+
+
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Prints lines.
 
@@ -101,6 +105,9 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
         return
     width = shutil.get_terminal_size().columns
     for line in lines:
+        if isinstance(line, ForShell):
+            typer.echo(line, err=err)
+            continue
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         typer.echo("\n".join(wrapped(line, width, indent)), err=err)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.cli.arguments import JsonOption, StoreArgument, duration, print_json, print_lines
+from commitlog.cli.arguments import ForShell, JsonOption, StoreArgument, duration, print_json, print_lines
 from commitlog.errors import CommitLogError
 from commitlog.lines import printable
 
 if TYPE_CHECKING:
-    from commitlog.watching.health import Health, HealthLimits
+    from commitlog.watching.health import Health, HealthLimits, Reason
+    from commitlog.watching.health_checks import Check
 
 EXIT_CODES = {"good": 0, "degraded": 1, "down": 2}
 
@@ -48,11 +51,15 @@ def health(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="CODE", help="A reason that does not count; may be given again.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say what was looked at: each value, and its limit.")
+    ] = False,
 ) -> None:
     """Say whether STORE does its work, and if not, what to do.
 
         commitlog health data/events
         commitlog health data/events --reader-still 2h --ignore damage-noted
+        commitlog health data/events --explain
 
     Exit code 0: good. 1: degraded, it runs and something needs your eyes. 2: down, or no store.
     """
@@ -68,14 +75,30 @@ def health(
         full_percent=full_percent,
         ignored=_codes(ignore or []),
     )
-    found = _look(store, limits)
+    found, checked = _look(store, limits)
     if json:
-        print_json(as_json(store, found))
+        print_json(as_json(store, found) | ({"checks": [asdict(check) for check in checked]} if explain else {}))
     else:
         if found.status == "good":
             print_lines([printable(f"good: {store}")])
-        print_lines(printable(f"{reason.severity} {reason.code}: {reason.said}") for reason in found.reasons)
+        print_lines(line for reason in found.reasons for line in _lines(reason))
+        print_lines(printable(_explained(check)) for check in checked if explain)
     raise typer.Exit(EXIT_CODES[found.status])
+
+
+def _lines(reason: Reason) -> tuple[str, ...]:
+    """A reason in one line. On a terminal its command has a line of its own, to be pasted."""
+    head = f"{reason.severity} {reason.code}"
+    if not sys.stdout.isatty():
+        return (printable(f"{head}: {reason.said}"),)
+    return printable(f"{head}: {reason.words}:"), ForShell(f"    {printable(reason.command)}")
+
+
+def _explained(check: Check) -> str:
+    """A check in one line."""
+    limit = f"; a reason if {check.limit}" if check.limit else ""
+    source = f" ({check.source})" if check.source else ""
+    return f"{check.verdict} {', '.join(check.codes)}: {check.seen}{limit}{source}"
 
 
 def _codes(names: list[str]) -> frozenset[str]:
@@ -87,20 +110,20 @@ def _codes(names: list[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _look(store: Path, limits: HealthLimits) -> Health:
+def _look(store: Path, limits: HealthLimits) -> tuple[Health, tuple[Check, ...]]:
     from commitlog.watching.health import health, unreadable
+    from commitlog.watching.health_checks import checks
     from commitlog.watching.snapshot import StoreWatch
 
     try:
         with StoreWatch(store, only_health=True) as watch:
             watch.view.directory.check_owner()  # another user, root too, sees no pool: the store would seem to start
-            return health(watch.snapshot(), limits)
+            snapshot = watch.snapshot()
+            return health(snapshot, limits), checks(snapshot, limits)
     except (CommitLogError, OSError) as error:
-        return unreadable(error)
+        return unreadable(error, store), ()
 
 
 def as_json(store: Path, found: Health) -> dict[str, Any]:
     """What `--json` prints. docs/command-line.md has the fields."""
-    from dataclasses import asdict
-
     return {"path": str(store.absolute()), **asdict(found)}

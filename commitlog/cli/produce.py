@@ -46,7 +46,7 @@ from commitlog.errors import (
     StoreStopped,
     TopicNotWritable,
 )
-from commitlog.lines import LineSplitter, printable, why_unreadable
+from commitlog.lines import LineSplitter, for_shell, printable, why_unreadable
 from commitlog.quantities import counted
 from commitlog.text_files import TextFile
 
@@ -149,7 +149,8 @@ def _row_reader(store: str, address: Address | None, topic: str) -> Callable[[An
         schema = TopicSchemas(StoreDirectory(store)).latest(topic)
     if schema is None:
         raise NoSchema(
-            f"topic {topic} has no schema: `commitlog topics {store} --create {topic} --schema 'id BIGINT, …'` gives it one; "
+            f"topic {topic} has no schema: `commitlog topics {for_shell(store)} --create {for_shell(topic)} "
+            f"--schema 'id BIGINT, …'` gives it one; "
             f"or send lines, without --rows"
         )
     return reader_of(schema.columns)
@@ -159,10 +160,11 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
     """A producer, and the store itself if its stages run for this command.
 
     Another command may start them at the same moment: then this one waits for them. Raises
-    StoreRunning if they do not come, and what Producer and Store.open raise.
+    StoreRunning if they do not come, StoreRefused for a backup, and what Producer and Store.open
+    raise.
     """
     from commitlog.disk.locks import is_running
-    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.disk.store_directory import StoreDirectory, refuse_backup
     from commitlog.producer import Producer
     from commitlog.store import Store
 
@@ -178,6 +180,7 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
         if is_running(directory, None) and not is_late:
             SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
             continue
+        refuse_backup(directory)
         try:
             opened = stack.enter_context(Store.open(store))
         except StoreRunning:

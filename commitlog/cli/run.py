@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commitlog.cli.arguments import NewStoreArgument, print_lines
+from commitlog.cli.arguments import NewStoreArgument, confirm, print_lines
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
 from commitlog.clock import SignalEvent
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, StoreRefused
 from commitlog.lines import printable
 
 if TYPE_CHECKING:
+    from commitlog.disk.store_directory import StoreDirectory
     from commitlog.store import Store
 
 
@@ -26,6 +27,7 @@ def run(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file; `commitlog config` prints one.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a backup becomes a store of its own.")] = False,
 ) -> None:
     """Run the stages of STORE in the foreground, until Ctrl-C.
 
@@ -36,6 +38,7 @@ def run(
     next start goes on from there. SIGHUP reads the configuration's file again.
     """
     from commitlog.cli.service_manager import ServiceManager
+    from commitlog.disk.store_directory import StoreDirectory
     from commitlog.lines import log_to
     from commitlog.opening.stray_pools import said_of_strays, stray_pools
     from commitlog.store import Store
@@ -44,6 +47,8 @@ def run(
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")
     stop, manager = SignalEvent(), ServiceManager()
     opened: Store | None = None
+    if not yes:
+        _ask_for_backup(StoreDirectory(store))
 
     def end() -> None:
         if stop.is_set():
@@ -74,6 +79,18 @@ def run(
     report = opened.close()
     print_lines(f"the pool stays: {reason}" for reason in report.kept)
     typer.echo("stopped, all is on disk" if report.drained else "stopped; the next start goes on with the pool")
+
+
+def _ask_for_backup(directory: StoreDirectory) -> None:
+    """Asks whether a backup is to be started. Raises StoreRefused where nobody can be asked."""
+    from commitlog.disk.store_directory import BACKUP_STARTS, refuse_backup
+
+    try:
+        refuse_backup(directory)
+    except StoreRefused:
+        if not sys.stdin.isatty():
+            raise
+        confirm(f"{directory.path} is a backup: {BACKUP_STARTS}. Start it?")
 
 
 def _reload(store: Store, config: Path | None) -> None:

@@ -144,6 +144,8 @@ def lines(facts: StoreStatistics, topics: Topics, readers: list[ReaderState]) ->
 def _state(facts: StoreStatistics) -> str:
     if facts.superseded_by and not facts.running:
         return f"superseded: a replica of it was promoted ({facts.superseded_by})"
+    if facts.backup and not facts.running:
+        return "backup, never started"
     if not facts.replica_of:
         return facts.state
     if not facts.running:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from commitlog.cli.arguments import StoreArgument, duration, print_lines
+from commitlog.cli.arguments import ForShell, StoreArgument, duration, print_lines
 from commitlog.cli.forwarders import HEADS as FORWARDER_HEADS
 from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.output import discard_output
@@ -126,7 +126,9 @@ def _head(now: StoreSnapshot) -> Iterator[str]:
     facts = now.statistics
     throughput = f"; {_throughput(facts)}" if now.durations else ""
     yield f"{facts.path}  {facts.state}, generation {facts.generation}{throughput}"
-    yield from (f"{reason.severity.upper()}: {reason.said}" for reason in health(now).reasons)
+    for reason in health(now).reasons:
+        yield f"{reason.severity.upper()}: {reason.words}:"
+        yield ForShell(f"    {reason.command}")
 
 
 def _tables(now: StoreSnapshot, changes: Rates) -> Iterator[str]:

@@ -224,7 +224,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def _problems(health: Health, width: int) -> Iterator[RenderableType]:
     """What is wrong, the worst first: it must be seen before anything else."""
     for reason in health.reasons[:_PROBLEMS_SHOWN]:
-        for part in fitted(printable(f"! {reason.said}"), width, "  "):
+        said = f"! {reason.words}:", f"  {reason.command}"
+        for part in (part for line in said for part in fitted(printable(line), width, "  ")):
             yield _line((part, f"bold {_STATUS_STYLES[reason.severity]}"))
     more = len(health.reasons) - _PROBLEMS_SHOWN
     if more > 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, confirm, past_time, print_lines, shown_facts, size
+from commitlog.lines import for_shell
 from commitlog.quantities import counted, shown_time
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def trim(
     long as this command does.
     """
     from commitlog.disk.replica_mark import changing, check_changeable
-    from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.disk.store_directory import StoreDirectory, refuse_backup
     from commitlog.disk.trim_request import TrimRequest
     from commitlog.reading.view import StoreView
 
@@ -64,6 +65,7 @@ def trim(
     facts = directory.load()
     directory.check_owner()
     check_changeable(directory)  # before it asks
+    refuse_backup(directory)
     request = TrimRequest(facts.id, before_ms, keep_bytes, force)
     if not yes:
         if not _would_take(directory, request):
@@ -80,10 +82,11 @@ def trim(
     deleted = f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}"
     print_lines([f"{deleted}; {kept}"])
     if held:
+        name = for_shell(directory.path)
         print_lines(
             [
-                f"others could go, and are kept for named readers or replicas: `commitlog readers {directory.path}` and "
-                f"`commitlog replicas {directory.path}` show them, --force deletes all the same"
+                f"others could go, and are kept for named readers or replicas: `commitlog readers {name}` and "
+                f"`commitlog replicas {name}` show them, --force deletes all the same"
             ]
         )
 

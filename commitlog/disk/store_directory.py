@@ -40,6 +40,7 @@ from commitlog.config import SECTIONS
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import (
+    CommitLogError,
     IllegalArgument,
     StoreDamaged,
     StoreMoved,
@@ -49,11 +50,13 @@ from commitlog.errors import (
     disk_error,
     is_refusal,
 )
+from commitlog.lines import for_shell
 from commitlog.shm.layout import LANE_ROWS
 
 FORMAT_VERSION = 1
 STORE_FILE = "store.json"
 INCOMPLETE_BACKUP_FILE = "incomplete-backup.json"
+BACKUP_STARTS = "a start makes it a store of its own, and no later backup goes into it"
 DELETED_FILE = "deleted"
 _DEFAULTS = {name: asdict(kind()) for name, kind in SECTIONS.items()}
 
@@ -161,7 +164,7 @@ class StoreFacts:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreDamaged(
                 f"{file}: not a store.json of ours ({error}); the messages under lanes/ are readable without it: "
-                f"commitlog dump {file.parent}/lanes/0"
+                f"commitlog dump {for_shell(file.parent)}/lanes/0"
             ) from error
         return facts
 
@@ -309,7 +312,7 @@ class StoreDirectory:
         if (self.path / "commitlog").is_dir():
             return "a RocketMQ store root and no store of ours; `commitlog cat`, `dump` and `verify` read it"
         return (
-            f"there is no store here; check the path, or make a new one with `commitlog run {self.path}` or "
+            f"there is no store here; check the path, or make a new one with `commitlog run {for_shell(self.path)}` or "
             f"commitlog.Store.open(path)"
         )
 
@@ -449,7 +452,23 @@ def is_segment_name(name: str) -> bool:
 
 def store_killed(path: Path | str) -> str:
     """Says that a store's supervisor was killed, and how to go on."""
-    return f"it was killed, or its machine went down: `commitlog run {path}` continues it"
+    return f"it was killed, or its machine went down: `commitlog run {for_shell(path)}` continues it"
+
+
+def refuse_backup(directory: StoreDirectory) -> None:
+    """Raises StoreRefused for a backup that was never started, for who would start it on the way.
+
+    Nothing is said of a path that has no store, or a damaged one: a start does.
+    """
+    try:
+        is_backup = directory.load().is_backup
+    except CommitLogError:
+        return
+    if is_backup:
+        raise StoreRefused(
+            f"{directory.path} is a backup: {BACKUP_STARTS}. Copy it with `commitlog backup {for_shell(directory.path)} "
+            f"DEST` and use the copy, or start it with `commitlog run {for_shell(directory.path)} --yes`"
+        )
 
 
 def store_moved(path: Path, pool: Path) -> StoreMoved:

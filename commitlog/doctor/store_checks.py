@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from commitlog.disk.store_directory import STORE_FILE, StoreDirectory, StoreFacts, boot_id
+from commitlog.disk.store_directory import BACKUP_STARTS, STORE_FILE, StoreDirectory, StoreFacts, boot_id
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
 from commitlog.doctor.mounts import existing, mount_of
 from commitlog.doctor.store_settings import settings_of
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused, StoreTooNew
+from commitlog.lines import for_shell
 from commitlog.shm.region import RegionError, private_directory
 
 _NETWORK = ("9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3")
@@ -107,7 +108,7 @@ def store(here: Surroundings) -> Iterator[Finding]:
     try:
         facts = directory.load()
     except StoreNotFound as error:
-        remedy = f"check the path; `commitlog run {directory.path}` makes a store"
+        remedy = f"check the path; `commitlog run {for_shell(directory.path)}` makes a store"
         yield problem(Code.STORE, str(error).partition(";")[0], remedy)
         return
     except CommitLogError as error:
@@ -178,15 +179,17 @@ def _health(directory: StoreDirectory) -> Iterator[Finding]:
     with StoreWatch(directory.path, only_health=True) as watch:
         snapshot = watch.snapshot()
     state = snapshot.statistics.state
-    if state == "killed":
+    if snapshot.statistics.backup and state == "stopped":
+        yield good(Code.STORE_HEALTH, f"the store is a backup, and was never started: {BACKUP_STARTS}")
+    elif state == "killed":
         text = "the store was killed and does not run; what was accepted is there"
-        yield note(Code.STORE_HEALTH, text, f"`commitlog run {directory.path}` goes on where it was")
+        yield note(Code.STORE_HEALTH, text, f"`commitlog run {for_shell(directory.path)}` goes on where it was")
     elif state == "stopped":
         yield good(Code.STORE_HEALTH, "the store was stopped properly")
     else:
         found = health(snapshot)
         for reason in found.reasons:
             how_bad = note if reason.code in ("starting", "closing") else problem
-            yield how_bad(Code.STORE_HEALTH, f"{reason.code}: {reason.text}", reason.way_out or "as it says")
+            yield how_bad(Code.STORE_HEALTH, f"{reason.code}: {reason.text}", f"{reason.way_out}: {reason.command}")
         if not found.reasons:
             yield good(Code.STORE_HEALTH, f"the store is {state}, and in good health")

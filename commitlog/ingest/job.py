@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commitlog.disk.store_directory import StoreDirectory, refuse_backup
 from commitlog.errors import IngestError
 from commitlog.ingest.dashboard import Display, Snapshot
 from commitlog.ingest.history import History
@@ -108,6 +109,7 @@ class Job:
 
         Later errors are in `errors`.
         """
+        refuse_backup(StoreDirectory(self.settings.store))
         before = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         showwarning = warnings.showwarning
         warnings.showwarning = self._warn

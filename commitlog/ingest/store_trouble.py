@@ -44,5 +44,5 @@ class StoreTrouble:
             with StoreWatch(self._store, only_health=True) as watch:
                 found = health(watch.snapshot())
         except (CommitLogError, OSError) as error:
-            found = unreadable(error)
+            found = unreadable(error, self._store)
         return "; ".join(reason.said for reason in found.reasons if reason.code in _STOPS_MESSAGES)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.config import Config
 from commitlog.disk.backup_note import backup_note
 from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
 from commitlog.disk.quarantine import corruption_notes
@@ -77,6 +78,8 @@ class Space:
     shared_memory_free: int | None = None
     pool: int | None = None
     """How many bytes of shared memory the pool takes."""
+    shared_memory: str = "/dev/shm"
+    """Where the shared memory is mounted."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class StoreSnapshot:
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
     damaged_files: tuple[str, ...] = ()
     """What is wrong with other small files: schemas, and the ends of topics."""
+    config: Config = field(default_factory=Config)
+    """The configuration of the last start, with what was reloaded since."""
 
     def seconds_since(self, earlier: StoreSnapshot) -> float:
         """The time between two snapshots; never zero, so that one may divide by it."""
@@ -188,6 +193,7 @@ class StoreWatch:
             backed_up_ms=note.ended_ms if (note := backup_note(self.view.directory)) else None,
             index_damage=index_damage,
             damaged_files=self._look_at_files(),
+            config=Config.from_json(self.view.facts.config),
         )
 
     def _look_at_files(self) -> tuple[str, ...]:
@@ -228,7 +234,7 @@ class StoreWatch:
         if self.view.control is None:
             return Space(*disk)
         pool = self.view.control.region.path.parent
-        return Space(*disk, *channel.space(pool), bytes_in(pool))
+        return Space(*disk, *channel.space(pool), bytes_in(pool), str(pool.parent))
 
     def _blocked(self, statistics: StoreStatistics, now: int) -> dict[int, float]:
         control = self.view.control

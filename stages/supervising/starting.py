@@ -83,6 +83,9 @@ class StoreOpening:
         damaged = damaged_lanes(self.directory)
         if facts.is_backup:
             facts = replace(_restored(opened, control), damage=damaged)
+            self._report(
+                f"{self.directory.path} was a backup, and is a store of its own from now on: no backup goes into it"
+            )
         else:
             facts = with_epoch(opened, damaged, control)
         store = RunningStore(

@@ -7,16 +7,21 @@ import re
 import shlex
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
 import pytest
 
 import commitlog
+from commitlog.disk.locks import is_running
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused
 from tests import command_line
 from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
+from tests.cli.test_width import on_terminal
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs/backup.md").read_text()
 SMALL = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}, "retention": {"reserved_hours": 0}}
@@ -48,6 +53,47 @@ def recipe(heading: str, directory: Path) -> None:
 def values(store: Path) -> list[bytes]:
     with commitlog.Reader(store, topic="orders") as reader:
         return sorted(message.value for message in reader)
+
+
+def test_a_backup_is_not_started_by_mistake(tmp_path: Path) -> None:
+    """A start ends it as a backup: the next one would be refused for ever. So each start asks."""
+    store = small_store(tmp_path / "store")
+    commitlog.backup(store.path, tmp_path / "backup")
+    for words in (
+        ("run", "backup"),
+        ("produce", "backup", "orders"),
+        ("trim", "backup", "--keep-bytes", "1GB", "--yes"),
+        ("ingest", "--store", "backup", "--seconds", "1"),
+    ):
+        done = run(*words, directory=tmp_path)
+        assert done.returncode == 1, done
+        assert (
+            "backup is a backup: a start makes it a store of its own, and no later backup goes into it" in done.stderr
+        )
+        assert done.stderr.endswith("[StoreRefused]\n")
+    asked = " ".join(on_terminal("run", tmp_path / "backup", typed=b"n\n", exit_code=1))
+    assert "Start it? [y/N]: " in asked
+    assert commitlog.backup(store.path, tmp_path / "backup").good
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_somebody_may_start_a_backup(tmp_path: Path, yes: bool) -> None:
+    store = small_store(tmp_path / "store")
+    commitlog.backup(store.path, tmp_path / "backup")
+    with ThreadPoolExecutor() as other:
+        words = ("run", tmp_path / "backup", *(("--yes",) if yes else ()))
+        running = other.submit(on_terminal, *words, typed=b"" if yes else b"y\n")
+        wait_until(lambda: running.done() or is_running(StoreDirectory(tmp_path / "backup"), None), "it runs")
+        assert run("stop", "backup", directory=tmp_path).returncode == 0
+    assert "stopped, all is on disk" in running.result()
+    with pytest.raises(BackupRefused):
+        commitlog.backup(store.path, tmp_path / "backup")
+
+
+def test_a_start_in_python_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    commitlog.backup(small_store(tmp_path / "store").path, tmp_path / "backup")
+    commitlog.Store.open(tmp_path / "backup", SMALL).close()
+    assert f"{tmp_path}/backup was a backup, and is a store of its own from now on" in caplog.text
 
 
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:

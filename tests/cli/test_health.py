@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from commitlog.watching.health import CODES, HealthLimits
 from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
 from tests.builders.package_tree import package_tree
+from tests.cli.test_width import on_terminal
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 ROOM = "--full-percent=100"
@@ -42,7 +44,8 @@ def test_good_and_down(tmp_path: Path) -> None:
     store.close()
     down = call(store.path)
     assert (down.exit_code, down.stderr) == (2, "")
-    assert down.stdout == f"down stopped: the store does not run; `commitlog run {store.path}` starts it\n"
+    its_file = "(with the --config FILE that it had)"
+    assert down.stdout == f"down stopped: the store does not run; start it {its_file}: commitlog run {store.path}\n"
     kill_store(commitlog.Store.open(store.path))
     killed = call(store.path)
     assert killed.exit_code == 2
@@ -60,7 +63,8 @@ def test_degraded(tmp_path: Path) -> None:
         assert behind.exit_code == 1
         assert (
             behind.output
-            == "degraded reader-behind: reader billing is 2 messages behind; more readers, or quicker ones\n"
+            == "degraded reader-behind: reader billing is 2 messages behind; more readers, or quicker ones; how far each "
+            f"is: commitlog readers {store.path}\n"
         )
         still = orjson.loads(call(store.path, "--json", "--reader-still", 0).output)
         assert still["status"] == "degraded"
@@ -84,7 +88,7 @@ def test_what_can_not_be_looked_at_is_down(tmp_path: Path, place: str) -> None:
     done = call(tmp_path / place)
     assert done.exit_code == 2
     assert done.output.startswith("down unreadable: ")
-    assert done.output.endswith(f" [{error}]\n")
+    assert done.output.endswith(f" [{error}]; what is wrong with it: commitlog doctor {tmp_path / place}\n")
     assert done.output.count("\n") == 1
     found = orjson.loads(call(tmp_path / place, "--json").output)
     assert (found["status"], found["reasons"][0]["code"]) == ("down", "unreadable")
@@ -110,6 +114,29 @@ def test_a_core_that_is_missing_is_no_matter(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.startswith("down stopped: ")
+
+
+def test_what_was_looked_at(tmp_path: Path) -> None:
+    """Behind the verdict, a line for each check; in JSON, too."""
+    small_store(tmp_path / "store")
+    first, *others = call("--explain", "--silent", "7s", tmp_path / "store").output.splitlines()
+    assert first.startswith("down stopped: ")
+    assert "down stopped, killed, closing, starting: the store is stopped" in others
+    assert "not looked at stage-silent: the stages of the store do not run; a reason if over 7.0 s (--silent)" in others
+    found = orjson.loads(call("--explain", "--json", tmp_path / "store").output)
+    assert [len(others)] == [len(found["checks"])]
+    assert found["checks"][0]["codes"] == ["unreadable"]
+    assert "checks" not in orjson.loads(call("--json", tmp_path / "store").output)
+
+
+def test_a_command_can_be_pasted_from_a_narrow_terminal(tmp_path: Path) -> None:
+    """Words wrap, and a command has a line of its own that stays whole."""
+    place = tmp_path / "a store whose name is long, and has blanks, so that a line would break in it"
+    small_store(place)
+    shown = on_terminal("health", place, exit_code=2)
+    assert shown[0].startswith("down stopped: the store does not run; ")
+    assert shlex.split(shown[-1]) == ["commitlog", "run", str(place)]
+    assert len(shown[-1]) > 80
 
 
 def test_an_unknown_reason_can_not_be_ignored(tmp_path: Path) -> None:

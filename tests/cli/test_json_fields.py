@@ -101,7 +101,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     ]
     found["version --json"] = list(printed("version", "--json"))
     found["doctor --json"] = list(printed("doctor", path, "--json"))
-    found["health --json"] = list(printed("health", path, "--json"))  # stopped: down
+    found["health --json"] = list(printed("health", path, "--json", "--explain"))  # stopped: down
     damaged = HandMadeStore(path.parent / "damaged")
     damaged.lane(0).append("t", b"x" * 100)
     damaged.publish()

@@ -179,7 +179,7 @@ def test_what_is_wrong_comes_first(tmp_path: Path) -> None:
             now = watch.snapshot()
             plain = list(lines(now, rates(now, now)))
             reason, *_ = health(now).reasons
-    assert plain[1] == f"{reason.severity.upper()}: {reason.text}; {reason.way_out}"
+    assert plain[1:3] == [f"{reason.severity.upper()}: {reason.text}; {reason.way_out}:", f"    {reason.command}"]
     first_table = next(number for number, line in enumerate(text) if line.startswith("lane "))
     assert "down" in text[0]
     assert [line for line in text[:first_table] if line.startswith("! ")]

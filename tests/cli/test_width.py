@@ -21,8 +21,8 @@ ERASE = "\x1b[K"
 """What tells a terminal to erase the rest of the line."""
 
 
-def on_terminal(*words: object) -> list[str]:
-    """The lines of a command on a terminal of 80x24."""
+def on_terminal(*words: object, typed: bytes = b"", exit_code: int = 0) -> list[str]:
+    """The lines of a command on a terminal of 80x24, on which somebody has `typed` in advance."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -31,6 +31,7 @@ def on_terminal(*words: object) -> list[str]:
         [sys.executable, "-m", "commitlog.cli", *map(str, words)], stdin=its, stdout=its, stderr=its, env=environment
     ) as process:
         os.close(its)
+        os.write(ours, typed)
         try:
             while data := os.read(ours, 65536):
                 shown += data
@@ -38,7 +39,7 @@ def on_terminal(*words: object) -> list[str]:
             pass
         finally:
             os.close(ours)
-    assert process.returncode == 0
+    assert process.returncode == exit_code
     return shown.decode().splitlines()
 
 

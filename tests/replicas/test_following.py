@@ -55,13 +55,13 @@ def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None
     (reason,) = health_of(scene).reasons
     assert (reason.code, reason.severity) == ("stopped", "down")
     assert "no `commitlog replica` keeps it up to date" in reason.text
-    assert reason.way_out == f"start that again, or `commitlog promote {scene.copy}`"
+    assert reason.command == f"commitlog promote {scene.copy}"
     directory = StoreDirectory(scene.copy)
     mark = load_mark(directory)
     assert mark is not None
     save_mark(directory, replace(mark, complete=False))
     (reason,) = health_of(scene).reasons
-    assert reason.way_out == "start that again: it is not whole yet"
+    assert reason.way_out.startswith("start that again, it is not whole yet; ")
 
 
 class AheadClock(Clock):

@@ -10,10 +10,18 @@ import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.watching.health import health
+from commitlog.watching.snapshot import StoreWatch
 from tests.builders.made_lane import image
 from tests.namespaces import with_tmpfs
 
 MIB = 1 << 20
+
+
+def codes(path: Path) -> list[str]:
+    """The reasons why the store is not good."""
+    with StoreWatch(path, only_health=True) as watch:
+        return [reason.code for reason in health(watch.snapshot()).reasons]
 
 
 @pytest.fixture
@@ -40,8 +48,11 @@ def test_dockers_64_mib_give_smaller_segments_and_four_lanes(place: Path, tmp_pa
         with commitlog.Store.open(tmp_path / "store") as store:
             assert store.segment_bytes == 4 * MIB
             producers: list[commitlog.Producer] = []
-            with pytest.raises(errors.NoFreeLane, match="shared memory"):
+            with pytest.raises(errors.NoFreeLane, match=f"as root: mount -o remount,size=128m {place}$"):
                 producers.extend(commitlog.Producer(store.path) for _ in range(16))
+            assert "shared-memory-nearly-full" in codes(store.path)
+            producers.pop().close()
+            producers.append(commitlog.Producer(store.path))
             assert len(producers) >= 4
             for producer in producers:
                 for _ in range(20):

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,8 +25,8 @@ from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import STAGES
 from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
-from commitlog.watching.health import CODES, Health, HealthLimits, Reason, health, unreadable
-from commitlog.watching.snapshot import Space, StoreSnapshot, StoreWatch
+from commitlog.watching.health import CODES, Health, HealthLimits, health, unreadable
+from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
 from tests.builders.killed import kill_store
 from tests.crash.scene import halted_process, kill, pid_of
 from tests.fake_clock import SetClock
@@ -35,45 +34,17 @@ from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
-
-QUICK: dict[str, dict[str, Any]] = {
-    "store": {"segment_bytes": 1 << 16},
-    "committer": {"interval_ms": 20},
-    "flusher": {"interval_ms": 20},
-    "allocator": {"interval_ms": 20},
-    "dispatcher": {"interval_ms": 20, "linger_ms": 0},
-    "retention": {"interval_ms": 20},
-    "producer": {"buffer_wait_ms": 100_000},
-}
-LIMITS = HealthLimits(silent_ms=500, full_percent=100)
-"""Stages that beat every 20 ms are silent after half a second. The disk here may be full."""
-ROOM = Space(disk_used=1 << 30, disk_free=1 << 40, shared_memory_used=1 << 20, shared_memory_free=1 << 40, pool=1 << 20)
-
-
-def look(path: Path, limits: HealthLimits = LIMITS) -> Health:
-    with StoreWatch(path, only_health=True) as watch:
-        return health(watch.snapshot(), limits)
-
-
-def codes(path: Path, limits: HealthLimits = LIMITS) -> set[str]:
-    return {reason.code for reason in look(path, limits).reasons}
-
-
-def expect(path: Path, code: str, limits: HealthLimits = LIMITS, **fields: object) -> Reason:
-    """Waits until a reason of this code and with these fields is given, and returns it."""
-
-    def found() -> Reason | None:
-        reasons = look(path, limits).reasons
-        return next((one for one in reasons if one.code == code and fields.items() <= vars(one).items()), None)
-
-    reason = wait_until(found, f"{code} {fields}")
-    assert reason is not None
-    assert reason.severity == CODES[code]
-    return reason
-
-
-def expect_good(path: Path) -> None:
-    wait_until(lambda: look(path) == Health("good"), "a good store")
+from tests.watching.health_scene import (
+    LIMITS,
+    QUICK,
+    ROOM,
+    codes,
+    expect,
+    expect_good,
+    look,
+    reasons_of,
+    snapshot_of,
+)
 
 
 @pytest.fixture
@@ -94,22 +65,6 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[commitlog
             producer.send("t", b"x").wait("flushed", 60)
         expect_good(opened.path)
         yield opened
-
-
-def snapshot_of(store: commitlog.Store) -> StoreSnapshot:
-    """A snapshot with room enough."""
-    with StoreWatch(store.path, only_health=True) as watch:
-        return replace(watch.snapshot(), space=ROOM)
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> StoreSnapshot:
-    """The snapshot of a good store, for tests that put other values into it."""
-    with commitlog.Store.open(tmp_path_factory.mktemp("good") / "store", QUICK) as store:
-        with store.producer() as producer:
-            producer.send("t", b"x").wait("flushed", 60)
-        expect_good(store.path)
-        return snapshot_of(store)
 
 
 def test_a_store_that_was_stopped_with_messages_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -190,7 +145,9 @@ def test_a_killed_store(tmp_path: Path) -> None:
     kill_store(store)
     found = look(store.path)
     assert (found.status, [reason.code for reason in found.reasons]) == ("down", ["killed"])
-    assert found.reasons[0].way_out == f"`commitlog run {store.path}` continues it"
+    assert found.reasons[0].said.endswith(
+        f"; continue it (with the --config FILE that it had): commitlog run {store.path}"
+    )
     commitlog.Store.open(store.path).close()
     assert codes(store.path) == {"stopped"}
     assert look(store.path).status == "down"
@@ -239,7 +196,7 @@ def test_no_store(tmp_path: Path) -> None:
     """The error's text is the reason."""
     with pytest.raises(StoreNotFound) as caught:
         StoreWatch(tmp_path / "none")
-    found = unreadable(caught.value)
+    found = unreadable(caught.value, tmp_path / "none")
     assert (found.status, found.reasons[0].code) == ("down", "unreadable")
     assert found.reasons[0].text == f"{caught.value} [StoreNotFound]"
 
@@ -266,7 +223,7 @@ def test_the_same_fault_in_many_lanes_is_one_reason(good: StoreSnapshot) -> None
     """So is a lane that several stages have set aside."""
     faults = ({"flusher": errno.EIO}, {"flusher": errno.EIO}, {"committer": WORDS_DAMAGED, "flusher": WORDS_DAMAGED})
     lanes = tuple(replace(good.statistics.lanes[0], lane=at, faults=found) for at, found in enumerate(faults))
-    aside, other = health(replace(good, statistics=replace(good.statistics, lanes=lanes))).reasons
+    aside, other = reasons_of(replace(good, statistics=replace(good.statistics, lanes=lanes)))
     assert (aside.code, aside.lanes) == ("lane-words-damaged", (2,))
     assert other.text == "lanes 0, 1: the flusher can't go on: EIO, Input/output error"
 
@@ -320,7 +277,7 @@ def test_noted_damage(store: commitlog.Store) -> None:
     quarantine = Quarantine(StoreDirectory(store.path).lane_directory(0), store.segment_bytes, DISK)
     quarantine.note_corruption("a segment", 100, 200, "a test", is_named=True)
     reason = expect(store.path, "damage-noted", lanes=(0,))
-    assert reason.way_out.startswith(f"`commitlog verify {store.path}` ")
+    assert reason.said.endswith(f"what is damaged: commitlog verify {store.path}")
     assert look(store.path, replace(LIMITS, ignored=frozenset({"damage-noted"}))) == Health("good")
     found = snapshot_of(store)
     assert found.damaged_ranges == {0: 1}
@@ -341,7 +298,7 @@ def test_a_slow_reader(store: commitlog.Store) -> None:
         assert look(store.path, replace(LIMITS, reader_behind=10)) == Health("good")
         found = snapshot_of(store)
         (state,) = found.readers
-        (still,) = health(replace(found, readers=(replace(state, still_ms=86_400_000),))).reasons
+        (still,) = reasons_of(replace(found, readers=(replace(state, still_ms=86_400_000),)))
         assert (still.code, still.reader) == ("reader-still", "billing")
         assert still.text == "reader billing has not moved for 24 hours, and is 10 messages behind"
         assert health(replace(found, readers=(replace(state, still_ms=86_399_999),))) == Health("good")
@@ -362,7 +319,7 @@ def test_a_replica_that_is_gone_or_late(store: commitlog.Store) -> None:
     assert reason.text == "replica standby is not connected: it has another log"
     found = snapshot_of(store)
     late = replace(found.replicas[0], connected=True, behind_bytes=7, behind_since_ms=found.time_ms - 31_000)
-    (behind,) = health(replace(found, replicas=(late,))).reasons
+    (behind,) = reasons_of(replace(found, replicas=(late,)))
     assert (behind.code, behind.replica) == ("replica-behind", "standby")
     assert behind.text == "replica standby is 7 bytes behind, for 31 s"
     assert health(replace(found, replicas=(replace(late, behind_since_ms=found.time_ms - 29_000),))) == Health("good")
@@ -371,15 +328,15 @@ def test_a_replica_that_is_gone_or_late(store: commitlog.Store) -> None:
 def test_what_replication_can_not_do(good: StoreSnapshot) -> None:
     """tests/replicas has each of them with a store."""
     troubles = ReplicationTroubles({"db1:4440": "the port is taken"}, {"readers/a.json": "it is damaged"})
-    shut, damaged = health(replace(good, troubles=troubles)).reasons
+    shut, damaged = reasons_of(replace(good, troubles=troubles))
     assert (shut.code, damaged.code) == ("not-listening", "file-not-copied")
     assert shut.text == "no replica can come to db1:4440: the port is taken"
-    assert damaged.said == "replicas keep the readers/a.json that they have: it is damaged"
+    assert damaged.text == "replicas keep the readers/a.json that they have: it is damaged"
 
 
 def test_a_forwarder_that_waits_for_its_cluster(good: StoreSnapshot) -> None:
     one = ForwarderStatistics("kafka", "kafka://one:9092", 4711, "waiting", behind_messages=7, behind_ms=31_000)
-    (reason,) = health(replace(good, forwarders=(one,))).reasons
+    (reason,) = reasons_of(replace(good, forwarders=(one,)))
     assert (reason.code, reason.reader) == ("forwarder-waiting", "kafka")
     assert reason.text == "forwarder kafka: kafka://one:9092 does not answer; 7 messages wait for 31 s at most"
     for state in ("starting", "forwarding", "stopped"):
@@ -455,7 +412,7 @@ def test_a_disk_that_is_too_full_for_retention(tmp_path: Path) -> None:
 def test_each_warning_of_retention(good: StoreSnapshot, flag: RetentionFlag, code: str | None) -> None:
     """That a reader keeps segments is what readers are for."""
     warned = RetentionStatistics(0, 0, 0, 50.0, (RETENTION_WORDS[flag],))
-    reasons = health(replace(good, statistics=replace(good.statistics, retention=warned))).reasons
+    reasons = reasons_of(replace(good, statistics=replace(good.statistics, retention=warned)))
     assert [reason.code for reason in reasons] == ([code] if code else [])
 
 
@@ -477,10 +434,13 @@ def test_a_disk_and_a_shared_memory_that_are_nearly_full(good: StoreSnapshot) ->
         (replace(ROOM, disk_used=96 * gib, disk_free=4 * gib - 1), ["disk-nearly-full"]),
         (replace(ROOM, disk_used=95 * gib, disk_free=5 * gib), []),
         (replace(ROOM, disk_used=990 * gib, disk_free=4 * gib), []),
-        (replace(ROOM, shared_memory_used=97, shared_memory_free=3), ["shared-memory-nearly-full"]),
-        (replace(ROOM, shared_memory_used=95, shared_memory_free=5), []),
+        (
+            replace(ROOM, shared_memory_used=97 * gib // 10, shared_memory_free=3 * gib // 10),
+            ["shared-memory-nearly-full"],
+        ),
+        (replace(ROOM, shared_memory_used=95 * gib // 10, shared_memory_free=5 * gib // 10), []),
     ):
-        assert [reason.code for reason in health(replace(good, space=room)).reasons] == found
+        assert [reason.code for reason in reasons_of(replace(good, space=room))] == found
 
 
 # ---- the whole ---------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ from tests.waiting import wait_until
 
 NOT_SHOWN = {
     "StoreStatistics.path": "it is the label `store`, by the name that the user gave",
+    "StoreStatistics.backup": "a start ends it; `commitlog stat` says it",
+    "Space.shared_memory": "a path; `commitlog health` says it",
     "StoreStatistics.replica_of": "a text; `commitlog stat` says it",
     "StoreStatistics.replica_complete": "it changes once, and `commitlog promote` says it",
     "StoreStatistics.replica_waits_for": "a text; `commitlog stat` says it",

@@ -19,7 +19,7 @@ function show(look) {
   element("rate").textContent = `${count(look.messages_per_second)} messages/s, ${bytes(look.bytes_per_second)}/s`;
   const memory = space.pool === null ? "" : `; shared memory ${bytes(space.shared_memory_free)} free, this store ${bytes(space.pool)}`;
   element("space").textContent = `disk ${bytes(space.disk_free)} free${memory}`;
-  problems(health.reasons.map((reason) => [reason.severity, `${reason.text}: ${reason.way_out}`]));
+  problems(health.reasons.map((reason) => [reason.severity, `${reason.text}; ${reason.way_out}:`, reason.command]));
   fill("lanes", [
     ["lane", (lane) => lane.lane, "text"],
     ["producer", (lane) => lane.producer || "–"],
@@ -82,7 +82,11 @@ function show(look) {
 }
 
 function problems(list) {
-  element("problems").replaceChildren(...list.map(([severity, text]) => made("li", text, severity)));
+  element("problems").replaceChildren(...list.map(([severity, text, command]) => {
+    const item = made("li", text, severity);
+    if (command) item.append(" ", made("code", command));
+    return item;
+  }));
 }
 
 function link(topic) {

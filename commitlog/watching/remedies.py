@@ -1,0 +1,64 @@
+"""What to do about a reason of health: in words, and as a command to paste."""
+
+from __future__ import annotations
+
+from commitlog.lines import for_shell
+from commitlog.quantities import rounded_down
+from commitlog.statistics import StoreStatistics
+from commitlog.watching.snapshot import StoreSnapshot
+
+CERTIFICATE_FILES = "this machine's files for TLS"
+CERTIFICATES = "--certificate own.pem --key own.key --authority authority.pem"
+"""The files as docs/replicate.md names them."""
+_BUFFERS_MAX = 8
+"""The most that `[store] buffers_per_lane` may be."""
+
+
+def logs_of(facts: StoreStatistics, stage: str) -> str:
+    """The command that shows what a stage, or the supervisor, has logged."""
+    return f"commitlog logs {for_shell(facts.path)} --stage {stage}"
+
+
+def start_again(facts: StoreStatistics) -> str:
+    """The command that stops a running store, and starts it."""
+    store = for_shell(facts.path)
+    return f"commitlog stop {store} && commitlog run {store}"
+
+
+def why_blocked(snapshot: StoreSnapshot, silent_ms: int) -> tuple[str, str]:
+    """The way out for producers that wait, and a command: a stage hangs, or the disk is slow."""
+    facts = snapshot.statistics
+    for stage in facts.stages:
+        if stage.stage in ("committer", "flusher") and (not stage.pid or stage.silent_ms > silent_ms):
+            return f"the {stage.stage} does nothing; see why", logs_of(facts, stage.stage)
+    buffers = snapshot.config.store.buffers_per_lane
+    knob = f", or [store] buffers_per_lane = {2 * buffers} at the next start" if 2 * buffers <= _BUFFERS_MAX else ""
+    return f"the disk does not keep up: a quicker disk{knob}; how quick it is", f"commitlog top {for_shell(facts.path)}"
+
+
+def free_space(snapshot: StoreSnapshot, percent: int) -> tuple[str, str]:
+    """How the disk becomes no fuller than `percent`: in words, and by a trim of the store.
+
+    The trim never takes more than half of the store, which need not make up for what others have
+    put on the disk.
+    """
+    facts, space, retention = snapshot.statistics, snapshot.space, snapshot.config.retention
+    held = sum(lane.wrote - lane.first for lane in facts.lanes)
+    excess = space.disk_used - (space.disk_used + space.disk_free) * percent // 100
+    if retention.disk_enough_bytes:
+        excess = min(excess, retention.disk_enough_bytes - space.disk_free)
+    keep, words = rounded_down(max(held - excess if excess > 0 else 0, held // 2))
+    knobs = f"[retention] max_bytes = {keep}"
+    if retention.reserved_hours > 1:
+        knobs += f", or reserved_hours = {retention.reserved_hours // 2},"
+    way_out = f"free space (the store has {held:,} of {space.disk_used:,} bytes), or set {knobs} and reload"
+    return way_out, f"commitlog trim {for_shell(facts.path)} --keep-bytes {words}"
+
+
+def bytes_of_next_lane(snapshot: StoreSnapshot) -> int:
+    """How much shared memory another producer takes; 0 where it needs none or may not come."""
+    facts, config = snapshot.statistics, snapshot.config.store
+    is_free = any(not lane.producer and lane.available_buffers is not None for lane in facts.lanes)
+    if config.write_path != "pool" or is_free or sum(lane.producer > 0 for lane in facts.lanes) >= config.max_lanes:
+        return 0
+    return facts.segment_bytes * config.buffers_per_lane
