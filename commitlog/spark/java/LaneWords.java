@@ -3,6 +3,7 @@ package commitlog.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Closeable;
 import java.io.IOException;
+import java.lang.invoke.VarHandle;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -14,7 +15,8 @@ import java.util.Arrays;
 /**
  * One word of each lane in shared memory: how far the lane is flushed, or committed.
  *
- * They are read, not mapped, as segments are. One look costs about a microsecond.
+ * They are read, not mapped, as segments are. One look costs about a microsecond. What is read after
+ * it is no older than the words: they are observed, as `shm/memory_order.py` has it.
  */
 final class LaneWords implements Closeable {
     /** Where the planner has said that they are. */
@@ -72,6 +74,7 @@ final class LaneWords implements Closeable {
         } catch (IOException unreadable) {
             return false;
         }
+        VarHandle.acquireFence();
         for (int lane = 0; lane < this.noted.length; lane++) {
             this.noted[lane] = this.bytes.getLong(lane * this.step);
         }

@@ -3,6 +3,7 @@ package commitlog.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Closeable;
 import java.io.IOException;
+import java.lang.invoke.VarHandle;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -88,13 +89,16 @@ final class WriteBuffers implements Closeable {
         return this.word("committed") >= end || !hasBuffers || direct == segment + 1;
     }
 
+    /** Looks at the lane's words, behind what was read before and ahead of what is read next. */
     private void look() throws IOException {
+        VarHandle.acquireFence();
         this.row.clear();
         while (this.row.hasRemaining()) {
             if (this.control.read(this.row, this.rowAt + this.row.position()) <= 0) {
                 throw new Unreadable("a control region that ends early");
             }
         }
+        VarHandle.acquireFence();
     }
 
     private long word(String name) {
