@@ -67,7 +67,7 @@ def navigation() -> list[object]:
         {"How-to pages": [INDEX, *dict.fromkeys(how_tos)]},
         {"Public names": ["api/README.md", *(f"api/{name}.md" for name in public_names())]},
         {"Inside": ["ARCHITECTURE.md", *dict.fromkeys(internals)]},
-        {"Project": ["CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"]},
+        {"Project": ["CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]},
     ]
 
 

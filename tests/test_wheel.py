@@ -144,11 +144,15 @@ def test_the_sdist_has_what_its_tests_read(tmp_path: Path) -> None:
     run(*BUILD, "sdist", "-d", tmp_path, cwd=ROOT)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    folders = ("configs", "docs", "scripts", "shm", "stages", "tests")
-    files = [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    folders = (".github", ".gitlab", "configs", "docs", "scripts", "shm", "stages", "tests")
+    files = [
+        *ROOT.glob("*.md"),
+        ROOT / ".gitlab-ci.yml",
+        *(path for folder in folders for path in (ROOT / folder).rglob("*")),
+    ]
     wanted = {str(path.relative_to(ROOT)) for path in files if path.is_file() and "__pycache__" not in path.parts}
     assert {"ARCHITECTURE.md", "docs/images/run.png", "shm/layout.py"} <= wanted
-    assert wanted <= names
+    assert wanted | {".gitlab-ci.yml"} <= names
     assert {"commitlog/native/src/lib.rs", "commitlog/native/Cargo.lock"} <= crate_files() <= names
     assert not [name for name in names if name.startswith("commitlog/native/target") or name.endswith(".so")]
 

@@ -120,7 +120,7 @@ def test_the_messages_of_some_partitions(store: HandMadeStore) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--partition", "-1"), "greater than or equal to 0"),
+        (("--partition", "-1"), "for '--partition'"),
         (("--rows", "--topic", "t", "--partition", "1"), "--rows needs one --topic"),
         (("--format", "xml"), "allowed are value, json, or a text with %"),
         (("--format", "%q"), "'%q' is not known"),
