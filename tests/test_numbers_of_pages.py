@@ -176,7 +176,7 @@ DEFINED: dict[str, list[str]] = {
         f"| {gib(CONFIG.retention.disk_enough_bytes)} | a disk with so much free",
         f"a file has {mib(log_files.LOG_BYTES)} at most",
         "every 30 seconds is a good interval",  # advice
-        f"with less than {gib(health._ENOUGH_BYTES)} free",
+        f"with less than {gib(health.ENOUGH_BYTES)} free",
         f"something that is flushed for {s(health.HealthLimits.replica_behind_ms / 1000)}",
         f"`…` ({s(CONFIG.supervisor.stop_timeout_ms / 1000)}) for it",
     ],
