@@ -154,7 +154,10 @@ class UnsafePath(CommitLogError):
 
 
 class NativeCoreMissing(CommitLogError, ImportError):
-    """The native core is not built or is of another version, and COMMITLOG_NATIVE=on demands it."""
+    """The native core is not built or is of another version, and something needs it.
+
+    That is COMMITLOG_NATIVE=on, or a running store on a machine other than x86-64.
+    """
 
 
 class MissingPackage(CommitLogError, ImportError):

@@ -52,6 +52,7 @@ from commitlog.record.record import RecordEncoder, decode
 from commitlog.record.record_layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
 from commitlog.schemas.writable_topic import WritableTopic, check_writable_name
 from commitlog.shm.layout import COUNTER_MAX, Lane, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.statistics import LaneStatistics, lane_statistics
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -142,7 +143,7 @@ class Producer(Appender, RowProducer):
         first_word = attachment.control.row_at(lease.lane)
         self._wrote_at, self._messages_at = first_word + Lane.WROTE, first_word + Lane.MESSAGES
         self._sleep_at, self._seen = attachment.sleep_at, 0
-        self._wrote, self._messages = words[self._wrote_at], words[self._messages_at]
+        self._wrote, self._messages = observe(words, self._wrote_at), words[self._messages_at]
         self._timestamp, self._next_tick = end.store_timestamp, 0  # ms; ns
         self._sync = self._progress.promised != "accepted"
         self._turns = Turns(clock)
@@ -230,7 +231,7 @@ class Producer(Appender, RowProducer):
             # all objects first: what is published never fails for want of memory
             words, messages, next_offset = self._words, self._messages + 1, offset + 1
             receipt = Receipt((self._progress, topic, offset, where, end))
-            words[self._wrote_at] = end  # publishes the record: accepted
+            publish(words, self._wrote_at, end)  # publishes the record: accepted
             words[self._messages_at] = self._messages = messages
             # `wrote` last: a call that is interrupted before this finds the record between the two
             state.next_offset, self._wrote = next_offset, end
@@ -242,7 +243,7 @@ class Producer(Appender, RowProducer):
                 check_writable_name(topic)  # one that can't be looked up
             raise
         try:
-            if words[self._sleep_at] != self._seen:
+            if observe(words, self._sleep_at) != self._seen:
                 self._answer_changed_word(end)
         except MemoryError:
             self._seen = -1  # the next call tries it again
@@ -309,7 +310,7 @@ class Producer(Appender, RowProducer):
             place.store(out, where)
             end, messages, next_offset = where + size, self._messages + made.count, offset + made.count
             receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
-            words[self._wrote_at] = end  # publishes them all
+            publish(words, self._wrote_at, end)  # publishes them all
             words[self._messages_at] = self._messages = messages
             state.next_offset = next_offset
             self._wrote = end
@@ -321,7 +322,7 @@ class Producer(Appender, RowProducer):
                 check_writable_name(topic)  # one that can't be looked up
             raise
         try:
-            if words[self._sleep_at] != self._seen:
+            if observe(words, self._sleep_at) != self._seen:
                 self._answer_changed_word(end)
         except MemoryError:
             self._seen = -1
@@ -442,7 +443,7 @@ class Producer(Appender, RowProducer):
         """Learns which records the last call had published before it was interrupted or failed."""
         if self._closed:
             return  # the topics say why
-        place, published = self._place, self._words[self._wrote_at]
+        place, published = self._place, observe(self._words, self._wrote_at)
         where = self._wrote
         while where < published:
             data, at = place.read(where, published), 0
@@ -479,7 +480,7 @@ class Producer(Appender, RowProducer):
         that were accepted meanwhile stay in the pool for the next start. If the pool was removed,
         they would be lost in silence, so this raises PoolUnlinked.
         """
-        seen = self._words[self._sleep_at]
+        seen = observe(self._words, self._sleep_at)
         self._attachment.wake("committer")
         if not self._attachment.closing:
             self._seen = seen if seen <= COUNTER_MAX else -1  # garbage: the next call looks again

@@ -21,6 +21,7 @@ from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.counters import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
+from commitlog.shm.memory_order import observe
 from commitlog.shm.write_buffers import available_buffers
 
 FAULT_WORDS = {
@@ -297,10 +298,10 @@ def lane_statistics(control: ControlRegion, number: int, now_ns: int) -> LaneSta
     never seem to cross.
     """
     row = control.row(number)
-    dispatched, flushed = row[Lane.DISPATCHED], row[Lane.FLUSHED]
-    committed, wrote = row[Lane.COMMITTED], row[Lane.WROTE]
+    dispatched, flushed = observe(row, Lane.DISPATCHED), observe(row, Lane.FLUSHED)
+    committed, wrote = observe(row, Lane.COMMITTED), observe(row, Lane.WROTE)
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
-    has_buffers = row[Lane.BUFFERS] & 1 and slots and size
+    has_buffers = observe(row, Lane.BUFFERS) & 1 and slots and size
     return LaneStatistics(
         lane=number,
         first=first_kept(row),
@@ -324,7 +325,7 @@ def lane_statistics(control: ControlRegion, number: int, now_ns: int) -> LaneSta
         faults={stage: row[word] for stage, word in FAULT_WORDS.items() if row[word]},
         put_times=dict(zip(PUT_TIME_NAMES, put_times(row), strict=True)),
         flushed_ms_ago=max(now_ns - row[Lane.FLUSHED_NS], 0) / 1e6 if row[Lane.FLUSHED_NS] else None,
-        replicated=row[Lane.REPLICATED],
+        replicated=observe(row, Lane.REPLICATED),
         in_sync=row[Lane.IN_SYNC],
     )
 
@@ -344,7 +345,7 @@ def stage_statistics(control: ControlRegion, name: str, now_ns: int) -> StageSta
         pid=row[Stage.PID],
         rounds=row[Stage.ROUNDS],
         wakeups=row[Stage.WAKEUPS],
-        actions=row[Stage.ACTIONS],
+        actions=observe(row, Stage.ACTIONS),
         bad_frames=row[Stage.BAD_FRAMES],
         restarts=row[Stage.RESTARTS],
         left=row[Stage.LEFT],

@@ -1,21 +1,11 @@
-"""The control region as an object, and the order in which its stores are seen.
+"""The control region as an object: its words, by lane and by stage.
 
-**The memory order, said once.** A position publishes the bytes below it. The bytes are stored
-first, then the position, as one aligned 8-byte store through a `memoryview.cast("Q")`. x86-64 makes
-stores visible in program order and does not reorder loads with loads, so a reader that sees the
-position sees the bytes. `struct.pack_into` is never used on these words, because it clears them
-first. On a machine with a weaker order the store has to be a release and the load an acquire; a
-ControlRegion refuses to run there instead of being wrong now and then.
-
-x86-64 does not keep the order of a store and a later load. A producer that stores `wrote` and then
-looks whether the committer sleeps may look before its store is seen. The stage that goes to sleep
-handles this (stages/base_stage.py), so that it costs the producer nothing.
+Words that publish what was stored before them are stored and loaded by `memory_order.py` only.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import stat
 from pathlib import Path
 
@@ -36,6 +26,7 @@ from commitlog.shm.layout import (
     Header,
     Lane,
 )
+from commitlog.shm.memory_order import check_order, confirm, observe, publish
 from commitlog.shm.region import Region, RegionError
 
 CONTROL_NAME = "control"
@@ -45,12 +36,11 @@ class ControlRegion:
     """The `control` file of a pool, mapped.
 
     `words` are all its words, `row` gives those of a lane and `stage_row` those of a stage. Raises
-    RegionError.
+    RegionError, and NativeCoreMissing on a machine that needs the native core for the order.
     """
 
     def __init__(self, region: Region) -> None:
-        if platform.machine() not in ("x86_64", "AMD64"):
-            raise RegionError(f"shared positions are implemented for x86-64 only, this is {platform.machine()}")
+        check_order()
         if region.size != CONTROL_BYTES or region.words[Header.MAGIC] != MAGIC:
             raise RegionError(f"{region.path} is not a control region of this version; remove the pool it is in")
         if region.words[Header.LAYOUT_VERSION] != LAYOUT_VERSION:
@@ -178,7 +168,13 @@ def first_kept(row: memoryview) -> int:
 
     Retention raises two words. What somebody has written over one of them retires no segment.
     """
-    return min(row[Lane.FIRST], row[Lane.RETIRED])
+    return min(observe(row, Lane.FIRST), observe(row, Lane.RETIRED))
+
+
+def set_first(row: memoryview, first: int) -> None:
+    """Sets the first offset of a lane's log that is kept."""
+    publish(row, Lane.FIRST, first)
+    publish(row, Lane.RETIRED, first)
 
 
 def counted_entries(row: memoryview, where: int) -> int:
@@ -192,9 +188,9 @@ def counted_entries(row: memoryview, where: int) -> int:
         return 0
     for place in range(ENTRY_COUNTS):
         at = Lane.ENTRIES_AT + place
-        if row[at] == where:
-            entries = row[Lane.ENTRIES + place]
-            if row[at] == where:  # otherwise it was replaced meanwhile
+        if observe(row, at) == where:
+            entries = observe(row, Lane.ENTRIES + place)
+            if confirm(row, at) == where:  # otherwise it was replaced meanwhile
                 return entries
     return -1
 
@@ -205,9 +201,9 @@ def indexed_entries(row: memoryview) -> tuple[int, int]:
     It is safe beside a running dispatcher.
     """
     while True:
-        synced = row[Lane.DISPATCH_SYNCED]
+        synced = observe(row, Lane.DISPATCH_SYNCED)
         counted = counted_entries(row, synced)
-        if counted >= 0 or row[Lane.DISPATCH_SYNCED] == synced:  # otherwise the dispatcher went on meanwhile
+        if counted >= 0 or observe(row, Lane.DISPATCH_SYNCED) == synced:  # otherwise the dispatcher went on meanwhile
             return synced, counted
 
 
@@ -218,21 +214,21 @@ def count_entries(row: memoryview, where: int, entries: int) -> None:
     present two positions stay, so they survive a dispatcher that is killed at any point. Only the
     dispatcher may call this, or a supervisor that recovers the store.
     """
-    kept = {row[Lane.DISPATCHED], row[Lane.DISPATCH_SYNCED]}
+    kept = {observe(row, Lane.DISPATCHED), observe(row, Lane.DISPATCH_SYNCED)}
     for place in range(ENTRY_COUNTS):
         at = Lane.ENTRIES_AT + place
-        if row[at] not in kept or row[at] == where:
+        if (counted := observe(row, at)) not in kept or counted == where:
             break
-        kept.discard(row[at])
-    row[at] = _NOWHERE
-    row[Lane.ENTRIES + place] = entries
-    row[at] = where
+        kept.discard(counted)
+    publish(row, at, _NOWHERE)
+    publish(row, Lane.ENTRIES + place, entries)
+    publish(row, at, where)
 
 
 def forget_entries(row: memoryview) -> None:
     """Forgets all counts: the log has changed, and nobody has counted its entries."""
     for place in range(ENTRY_COUNTS):
-        row[Lane.ENTRIES_AT + place] = _NOWHERE
+        publish(row, Lane.ENTRIES_AT + place, _NOWHERE)
 
 
 _NOWHERE = (1 << 64) - 1

@@ -22,6 +22,7 @@ from commitlog.shm.layout import (
     Header,
     Lane,
 )
+from commitlog.shm.memory_order import observe, publish
 
 
 def bucket_of(microseconds: int) -> int:
@@ -154,7 +155,8 @@ class Throughput:
 def _totals(words: memoryview) -> tuple[int, int]:
     """Messages and bytes of all lanes so far."""
     starts = range(LANES_AT, LANES_AT + LANE_ROWS * LANE_ROW_WORDS, LANE_ROW_WORDS)
-    return sum(words[start + Lane.MESSAGES] for start in starts), sum(words[start + Lane.WROTE] for start in starts)
+    messages = sum(words[start + Lane.MESSAGES] for start in starts)
+    return messages, sum(observe(words, start + Lane.WROTE) for start in starts)
 
 
 def take_sample(words: memoryview, now_ns: int) -> None:
@@ -162,12 +164,12 @@ def take_sample(words: memoryview, now_ns: int) -> None:
 
     Only the supervisor calls it. `words` are those of the whole control region.
     """
-    taken = words[Header.SAMPLES_TAKEN]
+    taken = observe(words, Header.SAMPLES_TAKEN)
     if taken and now_ns - words[_sample_at(taken - 1)] < SAMPLE_NS:
         return
     at = _sample_at(taken)
     words[at], (words[at + 1], words[at + 2]) = now_ns, _totals(words)
-    words[Header.SAMPLES_TAKEN] = taken + 1
+    publish(words, Header.SAMPLES_TAKEN, taken + 1)
 
 
 def _sample_at(number: int) -> int:
@@ -180,7 +182,7 @@ def throughput(words: memoryview, now_ns: int) -> tuple[Throughput, ...]:
     A window that a young store has not filled yet is left out, as RocketMQ leaves it blank. Only
     the shortest window is always there: in a young store it begins with the oldest sample.
     """
-    taken = words[Header.SAMPLES_TAKEN]
+    taken = observe(words, Header.SAMPLES_TAKEN)
     samples = [
         tuple(words[_sample_at(n) : _sample_at(n) + SAMPLE_WORDS].tolist())
         for n in range(max(taken - SAMPLES, 0), taken)

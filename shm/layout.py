@@ -24,6 +24,10 @@ cache line. So no store of one process delays or overwrites another's. The roles
 
 While the supervisor recovers a store it holds all these locks. Only then may it store every word.
 
+**Words that publish** are those whose value says that something else is there: bytes, other words
+or files. `memory_order.py` says how they are stored and loaded. All other words are published by
+one of them, or stand for themselves, as a counter does.
+
 The import of this module checks the table: each word is inside its block, no two overlap, a cache
 line has one writer, and a word that is declared `alone` has its line to itself. The cache-line rule
 is Aeron's (one counter a line); checking a layout at import is TigerBeetle's habit.
@@ -87,16 +91,18 @@ class Word:
     writer: Writer
     width: int
     alone: bool
+    publishes: bool
 
 
-def word(index: int, *, writer: Writer, width: int = 1, alone: bool = False) -> int:
+def word(index: int, *, writer: Writer, width: int = 1, alone: bool = False, publishes: bool = False) -> int:
     """Declares a word of a block.
 
-    `alone` says that the word is hot, so nothing else may be on its cache line. `block` puts the
-    index in its place, so that `Lane.WROTE` is a plain number where it is used. That is why the
-    type is int, as the type of `dataclasses.field()` is that of the field.
+    `alone` says that the word is hot, so nothing else may be on its cache line. `publishes` says
+    that who sees its value relies on what was stored before it. `block` puts the index in its
+    place, so that `Lane.WROTE` is a plain number where it is used. That is why the type is int, as
+    the type of `dataclasses.field()` is that of the field.
     """
-    return cast("int", Word(index, writer, width, alone))
+    return cast("int", Word(index, writer, width, alone, publishes))
 
 
 DECLARED: dict[str, dict[str, Word]] = {}
@@ -165,7 +171,7 @@ class Header:
     FORCED_SEGMENTS = word(22, writer="allocator")  # segments deleted before their time, because the disk was too full
     DISK_USED_PERMILLE = word(23, writer="allocator")
     # line 4: samples of the throughput; sample number i is at place i mod 121
-    SAMPLES_TAKEN = word(32, writer="supervisor")
+    SAMPLES_TAKEN = word(32, writer="supervisor", publishes=True)
     SAMPLES = word(64, writer="supervisor", width=SAMPLES * SAMPLE_WORDS)
 
 
@@ -174,7 +180,9 @@ class Stage:
     """Words of a stage's row: indices from the start of the row."""
 
     # line 0: every append reads it
-    SLEEP = word(0, writer="stage", alone=True)  # a sequence: odd while the stage sleeps and wants a wakeup
+    SLEEP = word(
+        0, writer="stage", alone=True, publishes=True
+    )  # a sequence: odd while the stage sleeps and wants a wakeup
     # line 1
     PID = word(8, writer="stage")
     STARTED_MS = word(9, writer="stage")  # wall clock
@@ -182,7 +190,7 @@ class Stage:
     ROUNDS = word(11, writer="stage")
     WAKEUPS = word(12, writer="stage")  # rounds that began with a wakeup and not with the end of the interval
     BAD_FRAMES = word(13, writer="stage")  # frames that no process of ours has sent
-    ACTIONS = word(14, writer="stage")  # commits, syncs, segments made, slices of a log dispatched
+    ACTIONS = word(14, writer="stage", publishes=True)  # commits, syncs, segments made, slices of a log dispatched
     LEFT = word(15, writer="stage")  # bytes that were left undone at the stop
     # line 2
     RESTARTS = word(16, writer="supervisor")
@@ -201,17 +209,17 @@ class Lane:
     """
 
     # line 0
-    WROTE = word(0, writer="lessee", alone=True)
+    WROTE = word(0, writer="lessee", alone=True, publishes=True)
     # line 1
-    COMMITTED = word(8, writer="committer", alone=True)
+    COMMITTED = word(8, writer="committer", alone=True, publishes=True)
     # line 2
-    FLUSHED = word(16, writer="flusher", alone=True)
+    FLUSHED = word(16, writer="flusher", alone=True, publishes=True)
     # line 3
-    DISPATCHED = word(24, writer="dispatcher")
-    DISPATCH_SYNCED = word(25, writer="dispatcher")  # the consume queues are durable up to here
+    DISPATCHED = word(24, writer="dispatcher", publishes=True)
+    DISPATCH_SYNCED = word(25, writer="dispatcher", publishes=True)  # the consume queues are durable up to here
     DISPATCHED_TIMESTAMP = word(26, writer="dispatcher")  # store timestamp (ms) of the last record dispatched
     # line 4
-    FLUSH_REQUESTED = word(32, writer="lessee")  # a caller waits until this position is flushed (group commit)
+    FLUSH_REQUESTED = word(32, writer="lessee", publishes=True)  # somebody waits until this is flushed (group commit)
     LISTENING = word(33, writer="lessee")  # 1 while a thread sleeps until the flusher publishes a notice
     LESSEE_PID = word(34, writer="lessee")  # 0 after a proper close
     BLOCKED = word(35, writer="lessee")  # CLOCK_MONOTONIC ns when the wait for a buffer began; 0: no wait
@@ -226,28 +234,34 @@ class Lane:
     # the producer rolls.
     DATA_END = word(48, writer="lessee", width=MAX_SLOTS)
     # line 7: the lane's buffers
-    BUFFERS = word(56, writer="lock holder")  # a sequence: odd while the lane is prepared for a lessee
+    BUFFERS = word(56, writer="lock holder", publishes=True)  # a sequence: odd while the lane is prepared for a lessee
     SEGMENT_SIZE = word(57, writer="lock holder")
     SLOTS = word(58, writer="lock holder")  # 0: no buffers, the lessee writes the segment files itself
-    LOSSES = word(59, writer="lock holder")  # how many starts found accepted messages lost; receipts read both
+    LOSSES = word(
+        59, writer="lock holder", publishes=True
+    )  # starts that found accepted messages lost; receipts read both
     LOST_BEHIND = word(60, writer="lock holder")  # a log offset: what was accepted behind it, before the last of them
     # line 8
-    ALLOCATED = word(64, writer="allocator")  # segment files exist up to here
+    ALLOCATED = word(64, writer="allocator", publishes=True)  # segment files exist up to here
     ALLOCATOR_FAULT = word(65, writer="allocator")  # errno, 0 when healthy; the other faults are the same
-    FIRST = word(66, writer="allocator")  # the first offset of the log that is kept: retention raises it
+    FIRST = word(
+        66, writer="allocator", publishes=True
+    )  # the first offset of the log that is kept: retention raises it
     LOW_WATER = word(67, writer="allocator")  # how many times no buffer was free for a long time
-    RETIRED = word(68, writer="allocator")  # the same as FIRST; the lower one counts: see `first_kept`
+    RETIRED = word(68, writer="allocator", publishes=True)  # the same as FIRST; the lower one counts: see `first_kept`
     # line 9
-    OPENED = word(72, writer="flusher")  # the flusher has each unflushed segment open that starts below this
-    REWRITE_WANTED = word(73, writer="flusher")  # a sequence: raised when [flushed, committed] must be written again
+    OPENED = word(
+        72, writer="flusher", publishes=True
+    )  # the flusher has each unflushed segment open that starts below this
+    REWRITE_WANTED = word(73, writer="flusher", publishes=True)  # a sequence: write [flushed, committed] again
     FLUSHER_FAULT = word(74, writer="flusher")
     SYNCS = word(75, writer="flusher")
     # FIRST as durably recorded in the file `positions`; 0 until this start has written it.
     # Retention unlinks below it.
-    FIRST_RECORDED = word(76, writer="flusher")
+    FIRST_RECORDED = word(76, writer="flusher", publishes=True)
     FLUSHED_NS = word(77, writer="flusher")  # CLOCK_MONOTONIC of the last sync of the lane; 0: none in this pool
     # line 10
-    REWRITTEN = word(80, writer="committer")  # the last REWRITE_WANTED that was carried out
+    REWRITTEN = word(80, writer="committer", publishes=True)  # the last REWRITE_WANTED that was carried out
     COMMITTER_FAULT = word(81, writer="committer")
     COMMITS = word(82, writer="committer")
     LOCKED_BYTES = word(83, writer="committer")  # of the lane's buffers, which are locked as they are used
@@ -256,15 +270,17 @@ class Lane:
     DISPATCHED_RECORDS = word(89, writer="dispatcher")
     # Three pairs: a log offset, and the number of entries of all consume queues up to it
     # (`counted_entries` in control_region.py).
-    ENTRIES_AT = word(90, writer="dispatcher", width=ENTRY_COUNTS)
-    ENTRIES = word(93, writer="dispatcher", width=ENTRY_COUNTS)
+    ENTRIES_AT = word(90, writer="dispatcher", width=ENTRY_COUNTS, publishes=True)
+    ENTRIES = word(93, writer="dispatcher", width=ENTRY_COUNTS, publishes=True)
     # line 12: segment number S is written directly where the word S mod 8 is S + 1
     DIRECT = word(96, writer="lessee", width=DIRECT_WINDOW)
     # lines 13 and 14: counts of puts by duration, in RocketMQ's buckets. The first bucket is not
     # counted (statistics.py).
     PUT_TIMES = word(104, writer="lessee", width=PUT_TIME_BUCKETS)
     # line 15: replication
-    REPLICATED = word(120, writer="ha_service")  # every in-sync replica has the log up to here, and they are enough
+    REPLICATED = word(
+        120, writer="ha_service", publishes=True
+    )  # enough replicas are in sync, and all have the log up to here
     IN_SYNC = word(121, writer="ha_service")  # how many replicas are in sync now
     HA_SERVICE_FAULT = word(122, writer="ha_service")
     REPLICATED_NS = word(123, writer="ha_service")  # CLOCK_MONOTONIC when REPLICATED was last stored

@@ -78,7 +78,7 @@ def _opened(path: Path, flags: int) -> io.FileIO:
 class Region:
     """A mapped region: `words` is its memory as unsigned 64-bit words, `bytes` as bytes.
 
-    A store through `words[i] = value` is one aligned store of the machine; control_region.py
+    A store through `words[i] = value` is one aligned store of the machine; memory_order.py
     describes the order in which stores are seen.
     """
 

@@ -25,6 +25,7 @@ import errno
 
 from commitlog.shm.control_region import first_kept
 from commitlog.shm.layout import DECLARED, DIRECT_WINDOW, MAX_SLOTS, Lane, segment_start
+from commitlog.shm.memory_order import observe
 from commitlog.shm.write_buffers import MIN_SLOTS
 
 _UNFLUSHED_SEGMENTS_MAX = DIRECT_WINDOW + 1
@@ -57,17 +58,21 @@ def is_sound(row: memoryview, segment_bytes: int) -> bool:
 
     It takes about a microsecond. If it is false, `check_row` decides.
     """
-    synced, dispatched, requested = row[Lane.DISPATCH_SYNCED], row[Lane.DISPATCHED], row[Lane.FLUSH_REQUESTED]
-    recorded, first = row[Lane.FIRST_RECORDED], row[Lane.FIRST]
-    replicated, rewritten = row[Lane.REPLICATED], row[Lane.REWRITTEN]
-    flushed, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
-    allocated = row[Lane.ALLOCATED]
+    synced, dispatched, requested = (
+        observe(row, Lane.DISPATCH_SYNCED),
+        observe(row, Lane.DISPATCHED),
+        observe(row, Lane.FLUSH_REQUESTED),
+    )
+    recorded, first = observe(row, Lane.FIRST_RECORDED), observe(row, Lane.FIRST)
+    replicated, rewritten = observe(row, Lane.REPLICATED), observe(row, Lane.REWRITTEN)
+    flushed, committed, wrote = observe(row, Lane.FLUSHED), observe(row, Lane.COMMITTED), observe(row, Lane.WROTE)
+    allocated = observe(row, Lane.ALLOCATED)
     return (
         synced <= dispatched <= flushed <= committed <= wrote < _TOP_BIT
         and recorded <= first <= flushed
         and replicated <= flushed
         and requested <= wrote
-        and rewritten <= row[Lane.REWRITE_WANTED] < _TOP_BIT
+        and rewritten <= observe(row, Lane.REWRITE_WANTED) < _TOP_BIT
         and is_within_reach(row, flushed, wrote, segment_bytes)
         and row[Lane.SEGMENT_SIZE] == segment_bytes
         and row[Lane.SLOTS] <= MAX_SLOTS
@@ -80,7 +85,7 @@ def is_within_reach(row: memoryview, flushed: int, where: int, segment_bytes: in
     """Whether a lane may have come up to a log offset, above `flushed`."""
     if row[Lane.SLOTS]:
         return where - flushed <= _UNFLUSHED_SEGMENTS_MAX * segment_bytes
-    return where == flushed or where <= row[Lane.ALLOCATED]
+    return where == flushed or where <= observe(row, Lane.ALLOCATED)
 
 
 def check_row(row: memoryview, segment_bytes: int) -> str:
@@ -88,15 +93,15 @@ def check_row(row: memoryview, segment_bytes: int) -> str:
 
     `row` has the lane's words. Takes some microseconds.
     """
-    recorded = row[Lane.FIRST_RECORDED]
+    recorded = observe(row, Lane.FIRST_RECORDED)
     first = first_kept(row)
     if recorded > first:
         return f"first_recorded is {recorded:,}, and first {first:,}"
-    if first > (flushed := row[Lane.FLUSHED]):
+    if first > (flushed := observe(row, Lane.FLUSHED)):
         return f"first is {first:,}, and flushed {flushed:,}"
     for lower, lower_at, upper, upper_at in _IN_ORDER:
-        low = row[lower_at]
-        high = row[upper_at]
+        low = observe(row, lower_at)
+        high = observe(row, upper_at)
         if low > high:
             return f"{lower} is {low:,}, and {upper} {high:,}"
     if wrong := _check_segments(row, segment_bytes):
@@ -115,8 +120,8 @@ def may_have_messages(row: memoryview, segment_bytes: int) -> bool:
     Garbage in one word of a lane is no message, and hides none.
     """
     if not check_row(row, segment_bytes):
-        return bool(row[Lane.BUFFERS] & 1) or row[Lane.WROTE] > first_kept(row)
-    return row[Lane.SEGMENT_SIZE] == segment_bytes or sum(row[word] > 0 for word in _OF_A_LOG) > 1
+        return bool(observe(row, Lane.BUFFERS) & 1) or observe(row, Lane.WROTE) > first_kept(row)
+    return row[Lane.SEGMENT_SIZE] == segment_bytes or sum(observe(row, word) > 0 for word in _OF_A_LOG) > 1
 
 
 def _check_segments(row: memoryview, segment_bytes: int) -> str:
@@ -124,18 +129,18 @@ def _check_segments(row: memoryview, segment_bytes: int) -> str:
     size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
     if size not in (0, segment_bytes) or not (slots == 0 or MIN_SLOTS <= slots <= MAX_SLOTS):
         return f"its segment size is {size:,}, the store's {segment_bytes:,}; it has {slots} buffers"
-    if row[Lane.BUFFERS] & 1 and not row[Lane.SEGMENT_SIZE]:
+    if observe(row, Lane.BUFFERS) & 1 and not row[Lane.SEGMENT_SIZE]:
         return "it has buffers, and nobody has leased it in this pool"
-    wrote = row[Lane.WROTE]
-    flushed = row[Lane.FLUSHED]  # loaded last: it may have gone on, and then less is unflushed
+    wrote = observe(row, Lane.WROTE)
+    flushed = observe(row, Lane.FLUSHED)  # loaded last: it may have gone on, and then less is unflushed
     unflushed = wrote - flushed
     if not is_within_reach(row, flushed, wrote, segment_bytes):
         return f"{unflushed:,} bytes are written and not flushed, more than the lane has room for"
     if unflushed and not size:
         return f"{unflushed:,} bytes are written and not flushed, and nobody has leased it in this pool"
-    flushed, allocated, first = row[Lane.FLUSHED], row[Lane.ALLOCATED], first_kept(row)
+    flushed, allocated, first = observe(row, Lane.FLUSHED), observe(row, Lane.ALLOCATED), first_kept(row)
     if first % segment_bytes or allocated % segment_bytes:
         return f"first is {first:,}, and allocated {allocated:,}; segments have {segment_bytes:,} bytes"
-    if not segment_start(flushed, segment_bytes) <= allocated <= row[Lane.WROTE] + _AHEAD_MAX * segment_bytes:
+    if not segment_start(flushed, segment_bytes) <= allocated <= observe(row, Lane.WROTE) + _AHEAD_MAX * segment_bytes:
         return f"allocated is {allocated:,}, and flushed {flushed:,}"
     return ""

@@ -23,6 +23,7 @@ from commitlog.disk.locks import is_leased, lane_locked
 from commitlog.disk.new_segment import NewSegment
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import Header, Lane
+from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.write_buffers import remove_buffers
 from commitlog.stages.allocating.pool_watch import PoolWatch
 from commitlog.stages.allocating.retention import Retention
@@ -110,7 +111,7 @@ class Allocator(BaseStage):
 
     def _has_data_without_file(self, lane: int) -> bool:
         row = self.control.row(lane)
-        return row[Lane.WROTE] > row[Lane.ALLOCATED]
+        return observe(row, Lane.WROTE) > observe(row, Lane.ALLOCATED)
 
     def _missing(self, lane: int) -> int:
         """How many segments a lane lacks.
@@ -119,8 +120,8 @@ class Allocator(BaseStage):
         """
         row = self.control.row(lane)
         size = self.facts.segment_bytes
-        until = (row[Lane.WROTE] // size + 1 + self._ahead) * size
-        return (until - row[Lane.ALLOCATED]) // size
+        until = (observe(row, Lane.WROTE) // size + 1 + self._ahead) * size
+        return (until - observe(row, Lane.ALLOCATED)) // size
 
     def _urgency(self, lane: int) -> tuple[int, int, int]:
         """Sorts lanes: the most urgent comes first.
@@ -132,7 +133,11 @@ class Allocator(BaseStage):
         """
         row = self.control.row(lane)
         size = self.facts.segment_bytes
-        wrote, committed, allocated = row[Lane.WROTE], row[Lane.COMMITTED], row[Lane.ALLOCATED] // size
+        wrote, committed, allocated = (
+            observe(row, Lane.WROTE),
+            observe(row, Lane.COMMITTED),
+            observe(row, Lane.ALLOCATED) // size,
+        )
         stuck = wrote > committed and allocated <= committed // size
         waits = row[Lane.BLOCKED] > 0 and allocated <= wrote // size
         return -2 * waits - stuck, allocated - wrote // size, self._turns.get(lane, 0)
@@ -143,7 +148,7 @@ class Allocator(BaseStage):
         Returns False if that is refused or fails. A fault of the lane says why.
         """
         row = self.control.row(lane)
-        size, start = self.facts.segment_bytes, row[Lane.ALLOCATED]
+        size, start = self.facts.segment_bytes, observe(row, Lane.ALLOCATED)
         began = self._turns[lane] = self.clock.monotonic_ns()
         try:
             if self._retention.refuses() and not self._closes():
@@ -154,7 +159,7 @@ class Allocator(BaseStage):
             self.set_fault(lane, error.errno or errno.EIO)
             return False
         self.set_fault(lane, 0)
-        row[Lane.ALLOCATED] = start + size
+        publish(row, Lane.ALLOCATED, start + size)
         self.count_action(self.clock.monotonic_ns() - began)
         self._flusher.wake()
         return True
@@ -201,7 +206,7 @@ class Allocator(BaseStage):
         with contextlib.suppress(OSError):  # the next round looks again
             self._retention.look_again()
         for lane in np.flatnonzero(self.lanes[:, Lane.ALLOCATOR_FAULT]).tolist():
-            if not self.control.row(lane)[Lane.BUFFERS] & 1 or self._missing(lane) <= 0:
+            if not observe(self.control.row(lane), Lane.BUFFERS) & 1 or self._missing(lane) <= 0:
                 self.set_fault(lane, 0)
 
     def _give_back_if_idle(self, lane: int, now: int) -> None:
@@ -231,20 +236,20 @@ class Allocator(BaseStage):
     def _is_idle(self, lane: int) -> bool:
         """Whether nobody leases a lane and nothing is left to do for it. Raises OSError."""
         row = self.control.row(lane)
-        is_done = self._is_drained(lane) and row[Lane.REWRITE_WANTED] == row[Lane.REWRITTEN]
+        is_done = self._is_drained(lane) and observe(row, Lane.REWRITE_WANTED) == observe(row, Lane.REWRITTEN)
         return is_done and not is_leased(self.directory.lane_directory(lane), self.pool, self.channel)
 
     def _give_back(self, lane: int) -> None:
         """Removes a lane's buffers, under its lock, so that no producer leases it meanwhile."""
         with lane_locked(self.directory.lane_directory(lane), self.pool, self.channel) as is_ours:
             if is_ours and self._is_drained(lane):
-                self.control.row(lane)[Lane.BUFFERS] += 1
+                publish(self.control.row(lane), Lane.BUFFERS, observe(self.control.row(lane), Lane.BUFFERS) + 1)
                 remove_buffers(self.pool, lane)
                 self._idle_since.pop(lane, None)
 
     def _is_drained(self, lane: int) -> bool:
         row = self.control.row(lane)
-        return row[Lane.WROTE] == row[Lane.FLUSHED]
+        return observe(row, Lane.WROTE) == observe(row, Lane.FLUSHED)
 
     def on_stop(self) -> None:
         self._unlink_retired()  # the flusher has left, so `positions` says which segments are retired

@@ -38,6 +38,7 @@ from commitlog.errors import CommitLogError
 from commitlog.process_title import set_process_title
 from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
+from commitlog.shm.memory_order import observe
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.starting import StoreOpening
 
@@ -76,7 +77,7 @@ class Alone:
         self._stage: BaseStage | None = None
         try:
             self.messages = self._fill(body_bytes)
-            self.input_bytes = self._row[Lane.WROTE]
+            self.input_bytes = observe(self._row, Lane.WROTE)
             self._run_to_end("allocator")
             if name == "dispatcher":
                 self._commit_and_flush()
@@ -170,7 +171,7 @@ class Alone:
         stage = self._stage
         assert stage
         row = self.control.stage_row(self.name)
-        before, before_actions, began = _usage(), row[Stage.ACTIONS], time.perf_counter_ns()
+        before, before_actions, began = _usage(), observe(row, Stage.ACTIONS), time.perf_counter_ns()
         rounds = self._rounds(stage)
         seconds = (time.perf_counter_ns() - began) / 1e9
         user, system, switches = (now - then for now, then in zip(_usage(), before, strict=True))
@@ -181,7 +182,7 @@ class Alone:
             "system_seconds": system,
             "switches": switches,
             "rounds": rounds,
-            "actions": row[Stage.ACTIONS] - before_actions,
+            "actions": observe(row, Stage.ACTIONS) - before_actions,
             "p50_us": durations.percentile(0.5),
             "p99_us": durations.percentile(0.99),
             **self._amount(),
@@ -205,13 +206,13 @@ class Alone:
     def _has_work(self, stage: BaseStage) -> bool:
         if self.name == "allocator":
             size = self.segment_bytes
-            wanted = (self._row[Lane.WROTE] // size + 1 + self._ahead) * size
-            return self._row[Lane.ALLOCATED] < wanted
+            wanted = (observe(self._row, Lane.WROTE) // size + 1 + self._ahead) * size
+            return observe(self._row, Lane.ALLOCATED) < wanted
         return stage.left() > 0
 
     def _amount(self) -> dict[str, int]:
         if self.name == "allocator":
-            allocated = self._row[Lane.ALLOCATED]
+            allocated = observe(self._row, Lane.ALLOCATED)
             return {"bytes": allocated, "units": allocated // self.segment_bytes}
         return {"bytes": self.input_bytes, "units": self.messages}
 

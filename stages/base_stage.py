@@ -6,10 +6,10 @@ its standard input (the owner's death closes it too), or on SIGTERM. Before it l
 at most ten rounds without progress, and reports what is left. A line on its standard input tells it
 to read its configuration again.
 
-**No lost wakeup.** A producer that finds the stage awake does not ring. On x86 the producer's look
-at the sleep word may overtake its own store of `wrote`. So the producer may miss the sleep, and the
-stage may miss the record. The stage prevents this: it announces its sleep, looks at the positions,
-waits a millisecond (store buffers drain in far less), looks again, and only then sleeps for long.
+**No lost wakeup.** A producer that finds the stage awake does not ring. Its look at the sleep word
+may overtake its own store of `wrote`. So it may miss the sleep, and the stage the record. The stage
+prevents this: it announces its sleep, looks at the positions, waits a millisecond (stores arrive in
+far less), looks again, and only then sleeps for long.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from commitlog.process_title import set_process_title
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration
 from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, STAGE_ROW_WORDS, Header, Lane, Stage
+from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.sound_lanes import SoundLanes
 from commitlog.stages.store_channel import StoreChannel
 from commitlog.stages.supervising.forked_stage import REFUSED
@@ -227,7 +228,7 @@ class BaseStage(ABC):
         row[Stage.WAKES_READERS] = int(core is not None and self.reach is not None)
         row[Stage.PID] = os.getpid()
         row[Stage.STARTED_MS] = self.clock.wall_ms()
-        row[Stage.SLEEP] = (row[Stage.SLEEP] + 2) & ~1  # awake, whatever a killed stage left
+        publish(row, Stage.SLEEP, (observe(row, Stage.SLEEP) + 2) & ~1)  # awake, whatever a killed stage left
         self.beat()
         self.on_start()
         log.info(
@@ -253,7 +254,7 @@ class BaseStage(ABC):
             if self._reload_wanted:
                 self._reload()
             self.on_wait_end()
-        row[Stage.SLEEP] += 2  # a producer that still sends looks up, and learns that the store is closing
+        publish(row, Stage.SLEEP, observe(row, Stage.SLEEP) + 2)  # a producer looks up, and learns of the closing
         self._drain()
         self._check_place()
         self.on_stop()
@@ -304,14 +305,14 @@ class BaseStage(ABC):
         self.rests = 0
         if self._rung or self._serve_waiting_lanes():
             return
-        row[Stage.SLEEP] += 1  # odd: asleep, ring me
+        publish(row, Stage.SLEEP, observe(row, Stage.SLEEP) + 1)  # odd: asleep, ring me
         try:
             if self.news() != seen or self._poll(_SETTLE_MS) or self.news() != seen:
                 return
             if self._poll(max(interval_ms - _SETTLE_MS, 0)):
                 row[Stage.WAKEUPS] += 1
         finally:
-            row[Stage.SLEEP] += 1
+            publish(row, Stage.SLEEP, observe(row, Stage.SLEEP) + 1)
 
     def _serve_waiting_lanes(self) -> bool:
         """Serves the lanes that wait for a synchronous flush at once. True when something moved.
@@ -406,7 +407,7 @@ class BaseStage(ABC):
 
     def count_action(self, nanoseconds: int) -> None:
         """Counts one action (a commit, a sync, …) and how long it took. Readers wake up."""
-        self.stage_row[Stage.ACTIONS] += 1
+        publish(self.stage_row, Stage.ACTIONS, observe(self.stage_row, Stage.ACTIONS) + 1)
         if core is not None and self.stage_row[Stage.WAKES_READERS]:
             core.wake(self.stage_row, Stage.ACTIONS)
         record_duration(self.stage_row, Stage.HISTOGRAM, nanoseconds)
@@ -455,7 +456,7 @@ class BaseStage(ABC):
 
     def let_go(self) -> None:
         self.stage_row[Stage.PID] = 0
-        self.stage_row[Stage.SLEEP] += 2
+        publish(self.stage_row, Stage.SLEEP, observe(self.stage_row, Stage.SLEEP) + 2)
         self._bell.close()
         self.context.destroy(linger=0)
         os.close(self._wake_read)

@@ -24,6 +24,7 @@ from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import is_direct
 from commitlog.stages.base_stage import BaseStage, main
@@ -47,7 +48,7 @@ class Committer(BaseStage):
     def __init__(self, path: Path, channel: FileChannel | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(path, channel, clock)
         self.on_reload()
-        self._buffers = LaneBuffers(self.pool, self.lanes, locks_memory=self.config.store.lock_memory)
+        self._buffers = LaneBuffers(self.control, self.lanes, locks_memory=self.config.store.lock_memory)
         self._followed_ns = LONG_AGO_NS
         self._files: dict[int, tuple[int, int]] = {}  # lane → segment start, descriptor
         self._last_commit: dict[int, int] = {}
@@ -67,7 +68,7 @@ class Committer(BaseStage):
 
     def is_awaited(self, lane: int) -> bool:
         row = self.control.row(lane)
-        return row[Lane.FLUSH_REQUESTED] > row[Lane.COMMITTED]
+        return observe(row, Lane.FLUSH_REQUESTED) > observe(row, Lane.COMMITTED)
 
     def left(self) -> int:
         sound = self.sound.mask
@@ -95,7 +96,8 @@ class Committer(BaseStage):
     def advance(self, lane: int, now: int) -> int:
         if self._not_before.get(lane, 0) > now or not self.sound.has(lane):
             return 0
-        committed = int(self._committed[lane])
+        row = self.control.row(lane)
+        committed = observe(row, Lane.COMMITTED)
         try:
             moved = self._rewrite_and_commit(lane, now)
             self.set_fault(lane, 0)
@@ -111,16 +113,16 @@ class Committer(BaseStage):
             return 0
         if moved:
             self._flusher.wake()
-        return int(self._committed[lane]) - committed or int(moved)  # 1: it has rewritten something
+        return observe(row, Lane.COMMITTED) - committed or int(moved)  # 1: it has rewritten something
 
     def _rewrite_and_commit(self, lane: int, now: int) -> bool:
         """Does the rewrite that was asked for, then commits one slice. True when it did either."""
         row = self.control.row(lane)
         moved = False
-        wanted = row[Lane.REWRITE_WANTED]
-        if wanted != row[Lane.REWRITTEN]:
+        wanted = observe(row, Lane.REWRITE_WANTED)
+        if wanted != observe(row, Lane.REWRITTEN):
             self._rewrite(lane, row)
-            row[Lane.REWRITTEN] = wanted
+            publish(row, Lane.REWRITTEN, wanted)
             moved = True
         if self._is_due(lane, row, now):
             moved = self._commit(lane, row) or moved
@@ -132,26 +134,26 @@ class Committer(BaseStage):
         RocketMQ's rule: enough pages are there, a segment is full, or the thorough interval is
         over.
         """
-        wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
+        wrote, committed = observe(row, Lane.WROTE), observe(row, Lane.COMMITTED)
         if wrote - committed >= self._least_bytes or self.stopping:
             return wrote > committed
         size = self.facts.segment_bytes
         return (
             wrote // size > committed // size
             or now - self._last_commit.get(lane, LONG_AGO_NS) >= self._thorough_ns
-            or row[Lane.FLUSH_REQUESTED] > row[Lane.FLUSHED]
+            or observe(row, Lane.FLUSH_REQUESTED) > observe(row, Lane.FLUSHED)
             or self.is_followed(now)
         )
 
     def _commit(self, lane: int, row: memoryview) -> bool:
         """Commits one slice of a lane. False if its segment is not made, or not open, yet."""
-        wrote, committed = row[Lane.WROTE], row[Lane.COMMITTED]
+        wrote, committed = observe(row, Lane.WROTE), observe(row, Lane.COMMITTED)
         size = self.facts.segment_bytes
         start = segment_start(committed, size)
-        if row[Lane.ALLOCATED] < start + size:
+        if observe(row, Lane.ALLOCATED) < start + size:
             self._allocator.wake()
             return False
-        if row[Lane.OPENED] <= start:
+        if observe(row, Lane.OPENED) <= start:
             self._flusher.wake()
             return False
         direct = is_direct(row, start // size)  # its bytes are in the file before `wrote` says so
@@ -169,7 +171,7 @@ class Committer(BaseStage):
             self.channel.pwrite(fd, buffer[committed - start : stop - start], committed - start)
         if stop == data_end and wrote >= start + size:
             stop = start + size  # the tail after BLANK is zero in the file and stays so
-        row[Lane.COMMITTED] = stop
+        publish(row, Lane.COMMITTED, stop)
         row[Lane.COMMITS] += 1
         self._last_commit[lane] = began
         self.count_action(self.clock.monotonic_ns() - began)
@@ -187,7 +189,7 @@ class Committer(BaseStage):
         It begins at the first byte of a page. In a direct segment it writes everything that is
         published, because the failed sync may have lost that too. Raises OSError, CorruptRecord.
         """
-        flushed, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
+        flushed, committed, wrote = observe(row, Lane.FLUSHED), observe(row, Lane.COMMITTED), observe(row, Lane.WROTE)
         size = self.facts.segment_bytes
         where = flushed - flushed % PAGE_BYTES
         self._trusted_above[lane] = wrote
@@ -230,14 +232,14 @@ class Committer(BaseStage):
         if not is_direct(row, start // size):
             end = max(min(self._data_end(row, start, size, committed), committed), where)
             held = self._buffers.get(lane).slot(start // size)[
-                : self._data_end(row, start, size, row[Lane.WROTE]) - start
+                : self._data_end(row, start, size, observe(row, Lane.WROTE)) - start
             ]
             if self._is_same(fd, held[where - start : end - start], where - start):
                 return held[where - start : end - start]
             on_disk = self._on_disk(fd, 0, end - start)
             return self._of_both(lane, row, start, held, end - start, on_disk)[where - start :]
         end = min(committed, start + size)
-        at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
+        at = max(observe(row, Lane.DISPATCHED), start) - start  # a record begins there, at or below `flushed`
         data = self.channel.pread(fd, end - start, 0)
         check_whole(self.directory.lane_directory(lane), data, at, start)
         return data[where - start :]
@@ -266,7 +268,7 @@ class Committer(BaseStage):
         read from the file. Raises OSError if neither side has the bytes.
         """
         lane_directory = self.directory.lane_directory(lane)
-        at = max(row[Lane.DISPATCHED], start) - start  # a record begins there, at or below `flushed`
+        at = max(observe(row, Lane.DISPATCHED), start) - start  # a record begins there, at or below `flushed`
         whole = whole_end(lane_directory, held, at, start)
         if whole < len(held):
             log.error("lane %d: its write buffer is damaged at offset %d of the log", lane, start + whole)
@@ -277,7 +279,7 @@ class Committer(BaseStage):
         filled = on_disk.ljust(count, b"\0")
         kept = min(whole_end(lane_directory, filled, at, start), len(on_disk))
         if whole < len(held):
-            kept = max(kept, row[Lane.FLUSHED] - start)
+            kept = max(kept, observe(row, Lane.FLUSHED) - start)
         return filled[:kept] + bytes(held[kept:count])
 
     def _file(self, lane: int, start: int) -> int:

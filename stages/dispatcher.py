@@ -27,6 +27,7 @@ from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.control_region import count_entries, counted_entries, first_kept, forget_entries
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.base_stage import BaseStage, main
 
 _SLICE_BYTES = 16 << 20
@@ -85,7 +86,8 @@ class Dispatcher(BaseStage):
         """
         for lane in np.flatnonzero(self._flushed).tolist():
             if not self.sound.is_damaged(lane):
-                self._dispatched[lane] = self.lanes[lane, Lane.DISPATCH_SYNCED]
+                row = self.control.row(lane)
+                publish(row, Lane.DISPATCHED, observe(row, Lane.DISPATCH_SYNCED))
 
     def left(self) -> int:
         return int(np.sum((self._flushed - self._dispatched)[self.sound.mask]))
@@ -94,8 +96,8 @@ class Dispatcher(BaseStage):
         """Dispatches one slice of every lane that has new records, across segments."""
         moved = 0
         for lane in np.flatnonzero((self._flushed > self._dispatched) & self.sound.mask).tolist():
-            before = moved
-            while self._flushed[lane] > self._dispatched[lane] and (step := self._advance(lane)):
+            before, row = moved, self.control.row(lane)
+            while observe(row, Lane.FLUSHED) > observe(row, Lane.DISPATCHED) and (step := self._advance(lane)):
                 moved += step
                 if moved - before >= _SLICE_BYTES:
                     break
@@ -126,11 +128,11 @@ class Dispatcher(BaseStage):
         """See `_advance`. Raises OSError, CorruptRecord, CommitLogError."""
         row = self.control.row(lane)
         # retention may have passed the place from which the queues are built anew
-        where, flushed = max(row[Lane.DISPATCHED], first_kept(row)), row[Lane.FLUSHED]
+        where, flushed = max(observe(row, Lane.DISPATCHED), first_kept(row)), observe(row, Lane.FLUSHED)
         size = self.facts.segment_bytes
         start = segment_start(where, size)
         state = self._state_of(lane)
-        if where != row[Lane.DISPATCHED]:
+        if where != observe(row, Lane.DISPATCHED):
             self._recall_count(row, state, where)
         segment = self._segment(lane, start, size)
         end = min(flushed, start + size, where + _SLICE_BYTES)
@@ -150,14 +152,14 @@ class Dispatcher(BaseStage):
         if state.entries >= 0:
             state.entries += int(table.in_queue.sum())
             count_entries(row, done, state.entries)
-        row[Lane.DISPATCHED] = done
+        publish(row, Lane.DISPATCHED, done)
         return done - where
 
     def _state_of(self, lane: int) -> LaneDispatch:
         state = self._state.get(lane)
         if state is None:
             state, row = LaneDispatch(), self.control.row(lane)
-            self._recall_count(row, state, row[Lane.DISPATCHED])
+            self._recall_count(row, state, observe(row, Lane.DISPATCHED))
             self._state[lane] = state
         return state
 
@@ -168,7 +170,7 @@ class Dispatcher(BaseStage):
         `where` is not the end of the last step.
         """
         state.entries = counted_entries(row, where)
-        state.count_from = row[Lane.FLUSHED]
+        state.count_from = observe(row, Lane.FLUSHED)
 
     def _place(self, lane: int, table: RecordTable) -> None:
         """Places the entries of a table of records: one call for each topic, in log order."""
@@ -221,7 +223,7 @@ class Dispatcher(BaseStage):
         """
         row, begin = self.control.row(lane), queue.begin_of_file(first)
         forget_entries(row)  # before the end jumps: a reader that has seen the count would miss entries
-        self._recall_count(row, self._state[lane], row[Lane.DISPATCHED])
+        self._recall_count(row, self._state[lane], observe(row, Lane.DISPATCHED))
         for start in queue.starts():
             if start < begin * ENTRY_BYTES:
                 self.channel.unlink(queue.directory / segment_name(start))
@@ -256,7 +258,8 @@ class Dispatcher(BaseStage):
         """
         self.set_fault(lane, error.errno or errno.EIO)
         row = self.control.row(lane)
-        synced = row[Lane.DISPATCHED] = row[Lane.DISPATCH_SYNCED]
+        synced = observe(row, Lane.DISPATCH_SYNCED)
+        publish(row, Lane.DISPATCHED, synced)
         self._recall_count(row, self._state[lane], synced)
 
     def on_wait_end(self) -> None:
@@ -271,7 +274,8 @@ class Dispatcher(BaseStage):
         log.warning("lane %d: consume queue files were removed; they are built anew from the log", lane)
         row = self.control.row(lane)
         first = first_kept(row)
-        row[Lane.DISPATCH_SYNCED] = row[Lane.DISPATCHED] = first
+        publish(row, Lane.DISPATCH_SYNCED, first)
+        publish(row, Lane.DISPATCHED, first)
         self._recall_count(row, state, first)
         for queue in state.queues.values():
             queue.close()
@@ -287,8 +291,8 @@ class Dispatcher(BaseStage):
             if not self.sound.has(lane):
                 continue
             row = self.control.row(lane)
-            dispatched = row[Lane.DISPATCHED]
-            if dispatched == row[Lane.DISPATCH_SYNCED]:
+            dispatched = observe(row, Lane.DISPATCHED)
+            if dispatched == observe(row, Lane.DISPATCH_SYNCED):
                 continue
             try:
                 for queue in state.queues.values():
@@ -302,7 +306,7 @@ class Dispatcher(BaseStage):
                     self._count_anew(lane, state, dispatched)
             except (OSError, CommitLogError) as error:  # nothing relies on the count: the next sync tries again
                 log.warning("lane %d: the entries of its consume queues can't be counted now: %s", lane, error)
-            row[Lane.DISPATCH_SYNCED] = dispatched
+            publish(row, Lane.DISPATCH_SYNCED, dispatched)
 
     def _count_anew(self, lane: int, state: LaneDispatch, dispatched: int) -> None:
         """Counts the entries of all queues of a lane, after they were built anew."""

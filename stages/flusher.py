@@ -29,6 +29,7 @@ from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
 from commitlog.shm.control_region import counted_entries, first_kept, indexed_entries
 from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.base_stage import BaseStage, main
 
 PAGE_BYTES = 4096
@@ -107,12 +108,12 @@ class Flusher(BaseStage):
         """
         for lane in range(len(self.lanes)):
             row = self.control.row(lane)
-            row[Lane.OPENED] = 0
+            publish(row, Lane.OPENED, 0)
             if not self.sound.has(lane):
                 continue
             self._open_segments(lane)
-            if row[Lane.FLUSHED] != row[Lane.COMMITTED]:
-                row[Lane.REWRITE_WANTED] += 1
+            if observe(row, Lane.FLUSHED) != observe(row, Lane.COMMITTED):
+                publish(row, Lane.REWRITE_WANTED, observe(row, Lane.REWRITE_WANTED) + 1)
         self._committer.wake()
 
     def rest_ms(self, now: int) -> int:
@@ -129,7 +130,7 @@ class Flusher(BaseStage):
 
     def is_awaited(self, lane: int) -> bool:
         row = self.control.row(lane)
-        return row[Lane.COMMITTED] >= row[Lane.FLUSH_REQUESTED] > row[Lane.FLUSHED]
+        return observe(row, Lane.COMMITTED) >= observe(row, Lane.FLUSH_REQUESTED) > observe(row, Lane.FLUSHED)
 
     def advance(self, lane: int, now: int) -> int:
         if not self._is_due(lane, now):
@@ -174,7 +175,7 @@ class Flusher(BaseStage):
         A file that gets the same name later does not have the bytes of the removed one.
         """
         self._removed.add(lane)
-        self.control.row(lane)[Lane.OPENED] = 0  # the committer stops here
+        publish(self.control.row(lane), Lane.OPENED, 0)  # the committer stops here
         log.error(
             "lane %d: %s was removed under the running store: the lane stops; stop the store, put the file back if you can, "
             "and start it again: what was accepted stays in the pool until then",
@@ -251,14 +252,14 @@ class Flusher(BaseStage):
         row = self.control.row(lane)
         if self._not_before.get(lane, 0) > now or lane in self._removed or not self.sound.has(lane):
             return False
-        if row[Lane.REWRITTEN] != row[Lane.REWRITE_WANTED]:
+        if observe(row, Lane.REWRITTEN) != observe(row, Lane.REWRITE_WANTED):
             self._committer.wake()
             return False
-        committed, flushed = row[Lane.COMMITTED], row[Lane.FLUSHED]
+        committed, flushed = observe(row, Lane.COMMITTED), observe(row, Lane.FLUSHED)
         size = self.facts.segment_bytes
         if segment_start(flushed, size) not in self._files.get(lane, {}):
             return False  # it could not be opened, and is tried again later
-        if row[Lane.FLUSH_REQUESTED] > flushed or committed // size > flushed // size or self.stopping:
+        if observe(row, Lane.FLUSH_REQUESTED) > flushed or committed // size > flushed // size or self.stopping:
             return True
         if self.is_followed(now):
             return committed > flushed
@@ -270,7 +271,7 @@ class Flusher(BaseStage):
     def _order(self, lane: int) -> SyncOrder:
         """The order for the next fdatasync: the segment that `flushed` is in, up to `committed`."""
         row = self.control.row(lane)
-        flushed, committed = row[Lane.FLUSHED], row[Lane.COMMITTED]
+        flushed, committed = observe(row, Lane.FLUSHED), observe(row, Lane.COMMITTED)
         size = self.facts.segment_bytes
         start = segment_start(flushed, size)
         return SyncOrder(lane, flushed, committed, start, min(committed, start + size), self._files[lane][start])
@@ -314,11 +315,11 @@ class Flusher(BaseStage):
             return 0
         self.set_fault(lane, code)
         if code:
-            row[Lane.REWRITE_WANTED] += 1
+            publish(row, Lane.REWRITE_WANTED, observe(row, Lane.REWRITE_WANTED) + 1)
             self._not_before[lane] = self.clock.monotonic_ns() + self._retry_ns
             self._committer.wake()
             return 0
-        row[Lane.FLUSHED] = order.target
+        publish(row, Lane.FLUSHED, order.target)
         row[Lane.SYNCS] += 1
         row[Lane.FLUSHED_NS] = self.clock.monotonic_ns()
         self.count_action(nanoseconds)
@@ -341,7 +342,7 @@ class Flusher(BaseStage):
         has it open.
         """
         row = self.control.row(lane)
-        allocated, flushed = row[Lane.ALLOCATED], row[Lane.FLUSHED]
+        allocated, flushed = observe(row, Lane.ALLOCATED), observe(row, Lane.FLUSHED)
         size = self.facts.segment_bytes
         files = self._files.setdefault(lane, {})
         lane_directory = self.directory.lane_directory(lane)
@@ -356,7 +357,7 @@ class Flusher(BaseStage):
         if lane in self._unopened:
             self._unopened.remove(lane)
             self.set_fault(lane, 0)
-        row[Lane.OPENED] = allocated
+        publish(row, Lane.OPENED, allocated)
         return True
 
     def record_positions(self) -> None:
@@ -374,7 +375,7 @@ class Flusher(BaseStage):
             # may not have come so far yet; a start relies on it, and a place without a count may be
             # garbage
             indexed, counted = indexed_entries(row)
-            dispatched, flushed = max(indexed if counted >= 0 else 0, first), row[Lane.FLUSHED]
+            dispatched, flushed = max(indexed if counted >= 0 else 0, first), observe(row, Lane.FLUSHED)
             if self._recorded.get(lane) == (flushed, dispatched, first):
                 continue
             lane_directory = self.directory.lane_directory(lane)
@@ -393,7 +394,7 @@ class Flusher(BaseStage):
                         entries=counted_entries(row, dispatched),
                     )
                 )
-                row[Lane.FIRST_RECORDED] = first
+                publish(row, Lane.FIRST_RECORDED, first)
                 StoreCheckpoint(timestamp, timestamp, 0).save(lane_directory.checkpoint_file, self.channel)
             except OSError as error:
                 log.warning("lane %d: positions not written: %s; a restart after a reboot scans more", lane, error)

@@ -23,6 +23,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replication_troubles import ReplicationTroubles, save_troubles
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HA_SERVICE, Lane
+from commitlog.shm.memory_order import observe
 from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
@@ -87,7 +88,7 @@ class HAService(BaseStage):
         return self._find_limit(lane, self.lane_logs[lane])
 
     def _find_limit(self, lane: int, lane_log: LaneLog) -> int:
-        if lane_log.limit >= self._flushed[lane] or not self.sound.has(lane):
+        if lane_log.limit >= observe(self.control.row(lane), Lane.FLUSHED) or not self.sound.has(lane):
             return 0
         before = lane_log.limit
         try:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_lock import lock_limit, lock_memory_on_use
+from commitlog.shm.memory_order import observe
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import WriteBuffers
 
@@ -26,12 +27,12 @@ log = logging.getLogger(__name__)
 class LaneBuffers:
     """The mapped buffers of all lanes, kept in step with each row's BUFFERS sequence."""
 
-    def __init__(self, pool: Path, lanes: npt.NDArray[np.uint64], *, locks_memory: bool) -> None:
-        self._pool, self._locks_memory = pool, locks_memory
+    def __init__(self, control: ControlRegion, lanes: npt.NDArray[np.uint64], *, locks_memory: bool) -> None:
+        self._control, self._locks_memory = control, locks_memory
         self._said_not_locked = False
         lanes[:, Lane.LOCKED_BYTES] = 0  # what a killed committer had locked was unlocked with its end
         self._sequences = lanes[:, Lane.BUFFERS]
-        self._lanes = lanes
+        self._slots = lanes[:, Lane.SLOTS]
         self._mapped: dict[int, tuple[int, WriteBuffers]] = {}
 
     def get(self, lane: int) -> WriteBuffers:
@@ -40,14 +41,14 @@ class LaneBuffers:
         Raises FileNotFoundError where somebody has unlinked them, RegionError where something else
         is in their place, and OSError where they can't be mapped now.
         """
-        sequence = int(self._sequences[lane])
+        row = self._control.row(lane)
+        sequence = observe(row, Lane.BUFFERS)
         known = self._mapped.get(lane)
         if known and known[0] == sequence:
             return known[1]
         self._drop(lane)
-        row = self._lanes[lane]
-        size, slots = int(row[Lane.SEGMENT_SIZE]), int(row[Lane.SLOTS])
-        buffers = WriteBuffers.attach(self._pool, lane, size, slots, writable=False)
+        pool, size, slots = self._control.region.path.parent, row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
+        buffers = WriteBuffers.attach(pool, lane, size, slots, writable=False)
         self._mapped[lane] = sequence, buffers
         if self._locks_memory:
             self._lock(lane, buffers)
@@ -57,7 +58,7 @@ class LaneBuffers:
         size = len(buffers.region.bytes)
         code = lock_memory_on_use(buffers.region.bytes)
         if not code:
-            self._lanes[lane][Lane.LOCKED_BYTES] = size
+            self._control.row(lane)[Lane.LOCKED_BYTES] = size
         elif not self._said_not_locked:  # it is the same for each lane and lease; the statistics have locked_bytes
             self._said_not_locked = True
             log.warning(
@@ -75,21 +76,21 @@ class LaneBuffers:
         Mapped buffers stay readable after an unlink. The memory of buffers is free only when the
         last mapping goes.
         """
-        has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._lanes[:, Lane.SLOTS] > 0)
+        has_buffers = (self._sequences & np.uint64(1)).astype(bool) & (self._slots > 0)
         for lane in np.flatnonzero(has_buffers).tolist():
             with contextlib.suppress(OSError, RegionError):  # unlinked already: the commit that needs them reports it
                 self.get(lane)
         for lane, (sequence, _) in list(self._mapped.items()):
-            if int(self._sequences[lane]) != sequence:
+            if observe(self._control.row(lane), Lane.BUFFERS) != sequence:
                 self._drop(lane)
 
     def _drop(self, lane: int) -> None:
         known = self._mapped.pop(lane, None)
         if known:
-            self._lanes[lane][Lane.LOCKED_BYTES] = 0
+            self._control.row(lane)[Lane.LOCKED_BYTES] = 0
             known[1].close()
 
     def close(self) -> None:
         for lane in list(self._mapped):
             self._drop(lane)
-        del self._sequences, self._lanes
+        del self._sequences, self._slots

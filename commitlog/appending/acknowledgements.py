@@ -33,6 +33,7 @@ from commitlog.receipt import Level, Receipt
 from commitlog.record.host import Host, message_id
 from commitlog.shm.counters import record_put_time, record_wait
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe, publish
 from commitlog.status import PutMessageStatus
 from commitlog.threads import Background
 
@@ -69,7 +70,7 @@ class LaneProgress:
             self.promised = "replicated"
         self._attachment, self._clock = attachment, clock
         self._row = attachment.control.row(lane)
-        self._losses = self._row[Lane.LOSSES]
+        self._losses = observe(self._row, Lane.LOSSES)
         self._timeout_seconds = config.producer.sync_flush_timeout_ms / 1000
         self._waiters = Waiters(_WORD_OF.values())
         self._watching = False
@@ -90,7 +91,7 @@ class LaneProgress:
         Raises IllegalArgument.
         """
         try:
-            reached = self._row[_WORD_OF[level]] >= where
+            reached = observe(self._row, _WORD_OF[level]) >= where
         except (KeyError, TypeError):
             raise _no_level(level) from None
         if level == "replicated" and not self._replication.enabled:
@@ -110,7 +111,7 @@ class LaneProgress:
         Shared memory has the place of the last loss only. After several losses the offset is −1:
         any message may be lost.
         """
-        losses = self._row[Lane.LOSSES] - self._losses
+        losses = observe(self._row, Lane.LOSSES) - self._losses
         if not losses:
             return math.inf
         return self._row[Lane.LOST_BEHIND] if losses == 1 else -1
@@ -134,8 +135,8 @@ class LaneProgress:
     def request(self, where: int) -> None:
         """Asks the stages to flush up to `where` without any rest."""
         row = self._row
-        if row[Lane.FLUSH_REQUESTED] < where and not self._is_lost(where):
-            row[Lane.FLUSH_REQUESTED] = where
+        if observe(row, Lane.FLUSH_REQUESTED) < where and not self._is_lost(where):
+            publish(row, Lane.FLUSH_REQUESTED, where)
             self._attachment.hurry("committer")
             self._attachment.hurry("flusher")
 
@@ -156,7 +157,7 @@ class LaneProgress:
                 late = self._late(level, where) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
                 why = self._attachment.why_late(began, "")
                 raise (ReplicationTimeout if late else WaitTimeout)(
-                    f"lane {self.lane}: {where - row[word]:,} bytes are not {level} after {limit / 1e9:g} s"
+                    f"lane {self.lane}: {where - observe(row, word):,} bytes are not {level} after {limit / 1e9:g} s"
                     f"{why and f', {why}'}; they stay in the log and may still become so: wait again, to send them again "
                     f"would double them"
                 )
@@ -165,10 +166,15 @@ class LaneProgress:
                 continue
             if waited > FAULT_PATIENCE_NS:
                 self.check()
-            if level == "replicated" and row[Lane.FLUSHED] >= where and row[word] < where and (error := self._alone()):
+            if (
+                level == "replicated"
+                and observe(row, Lane.FLUSHED) >= where
+                and observe(row, word) < where
+                and (error := self._alone())
+            ):
                 raise error
             self.request(where)  # again: another process that leased the lane may have asked for less
-            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: row[word] >= where)
+            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: observe(row, word) >= where)
         return PutMessageStatus.PUT_OK
 
     def _alone(self) -> ReplicaNotAvailable | None:
@@ -245,7 +251,7 @@ class LaneProgress:
     def flush(self, level: Level, timeout: float | None) -> None:
         """See Producer.flush."""
         self._check_process()
-        self.wait(level, self._row[Lane.WROTE], timeout)
+        self.wait(level, observe(self._row, Lane.WROTE), timeout)
 
     # ---- callbacks ------------------------------------------------------------------------------
 
@@ -291,7 +297,7 @@ class LaneProgress:
         """Tells the waiters that are due, or waits for one. Returns False if there are none."""
         with self._lock:
             now = self._clock.monotonic_ns()
-            reached = {word: self._row[word] for word in _WORD_OF.values()}  # before it is asked what is lost
+            reached = self._positions()  # before it is asked what is lost
             is_due = self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
             if not is_due and not self._waiters.outstanding:
                 self._watching = False
@@ -299,8 +305,11 @@ class LaneProgress:
         if is_due:
             self._waiters.tell_due()
         else:
-            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._row))
+            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._positions()))
         return True
+
+    def _positions(self) -> dict[int, int]:
+        return {word: observe(self._row, word) for word in _WORD_OF.values()}
 
     def _take_lost(self) -> bool:
         """Makes the waiters due whose messages may be lost."""
@@ -318,7 +327,7 @@ class LaneProgress:
         except CommitLogError as error:
             return self._waiters.take_all(error)
         alone = self._alone()
-        if alone and self._waiters.take_reached(Lane.REPLICATED, self._row[Lane.FLUSHED], alone):
+        if alone and self._waiters.take_reached(Lane.REPLICATED, observe(self._row, Lane.FLUSHED), alone):
             return True
         try:
             self._attachment.raise_fault(self._row)

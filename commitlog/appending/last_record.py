@@ -21,6 +21,7 @@ from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import first_kept
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe
 from commitlog.shm.write_buffers import is_direct
 
 
@@ -69,7 +70,7 @@ def _indexed(lease: Lease, topic: str, queue_offset: int) -> tuple[int, int] | N
 def _named(lease: Lease, where: int, size: int) -> Record | None:
     """The record that an entry names; None if there is no such record."""
     segment_bytes = lease.row[Lane.SEGMENT_SIZE]
-    if where + size > min(lease.row[Lane.WROTE], segment_start(where, segment_bytes) + segment_bytes):
+    if where + size > min(observe(lease.row, Lane.WROTE), segment_start(where, segment_bytes) + segment_bytes):
         return None
     try:
         return decode(_read(lease, where, where + size), physical_offset=where, queue_id=lease.lane)
@@ -80,7 +81,7 @@ def _named(lease: Lease, where: int, size: int) -> Record | None:
 def _ranges(lease: Lease) -> Iterator[tuple[int, int]]:
     """The log from its end to its begin, in ranges of one segment that begin with a record."""
     row = lease.row
-    first, synced, end = first_kept(row), row[Lane.DISPATCH_SYNCED], row[Lane.WROTE]
+    first, synced, end = first_kept(row), observe(row, Lane.DISPATCH_SYNCED), observe(row, Lane.WROTE)
     while end > first:
         start = segment_start(end - 1, row[Lane.SEGMENT_SIZE])
         if start < synced < end:
@@ -117,7 +118,7 @@ def _read(lease: Lease, where: int, end: int) -> bytes:
     row, buffers = lease.row, lease.buffers
     segment_bytes = row[Lane.SEGMENT_SIZE]
     segment, position = divmod(where, segment_bytes)
-    is_written_out = segment < row[Lane.COMMITTED] // segment_bytes or is_direct(row, segment)
+    is_written_out = segment < observe(row, Lane.COMMITTED) // segment_bytes or is_direct(row, segment)
     if buffers is not None and not is_written_out:
         return bytes(buffers.slot(segment)[position : position + end - where])
     with lease.channel.opened(lease.lane_directory.segment_path(segment * segment_bytes)) as fd:

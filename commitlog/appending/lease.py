@@ -26,6 +26,7 @@ from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import ControlRegion, first_kept, indexed_entries
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionFull
 from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.shm.write_buffers import WriteBuffers, free_bytes
@@ -74,7 +75,7 @@ def try_lease(
         lane_directory, row = directory.lane_directory(number), control.row(number)
         if is_damaged(row) or has_lost_files(row):
             continue
-        has_buffers = row[Lane.BUFFERS] & 1
+        has_buffers = observe(row, Lane.BUFFERS) & 1
         if not has_buffers and free_bytes(control.region.path.parent) < lane_bytes:
             continue
         for part in (lane_directory.commitlog, lane_directory.consumequeue, lane_directory.tmp):
@@ -119,13 +120,13 @@ class Lease:
         Raises NotEnoughSharedMemory, OSError.
         """
         row, self._store_id = self.row, facts.id
-        if row[Lane.BUFFERS] & 1:
+        if observe(row, Lane.BUFFERS) & 1:
             size, slots = row[Lane.SEGMENT_SIZE], row[Lane.SLOTS]
             if slots:
                 self.buffers = WriteBuffers.attach(pool, self.lane, size, slots, writable=True)
         elif slots == 0:
             row[Lane.SEGMENT_SIZE], row[Lane.SLOTS] = facts.segment_bytes, 0
-            row[Lane.BUFFERS] += 1
+            publish(row, Lane.BUFFERS, observe(row, Lane.BUFFERS) + 1)
         else:
             try:
                 self.buffers = WriteBuffers.create(pool, self.lane, facts.segment_bytes, slots)
@@ -137,7 +138,7 @@ class Lease:
             self._fill_from_file(self.buffers, facts.segment_bytes)
             self.clear_unpublished()  # before it stops being direct: an adoption then checks behind `wrote`
             row[Lane.SEGMENT_SIZE], row[Lane.SLOTS] = facts.segment_bytes, slots
-            row[Lane.BUFFERS] += 1
+            publish(row, Lane.BUFFERS, observe(row, Lane.BUFFERS) + 1)
         row[Lane.LESSEE_PID] = os.getpid()
 
     def _fill_from_file(self, buffers: WriteBuffers, segment_bytes: int) -> None:
@@ -146,7 +147,7 @@ class Lease:
         New records follow in this buffer. If a page of the file is written again, its first bytes
         are needed, too.
         """
-        wrote = self.row[Lane.WROTE]
+        wrote = observe(self.row, Lane.WROTE)
         start = segment_start(wrote, segment_bytes)
         if wrote > start:
             with self.channel.opened(self.lane_directory.segment_path(start)) as fd:
@@ -161,7 +162,7 @@ class Lease:
         """
         row = self.row
         began = clock.monotonic_ns()
-        while row[Lane.COMMITTED] < row[Lane.WROTE]:
+        while observe(row, Lane.COMMITTED) < observe(row, Lane.WROTE):
             waited = clock.monotonic_ns() - began
             if waited > FAULT_PATIENCE_NS:
                 check(row)
@@ -203,7 +204,7 @@ class Lease:
     def _walk_to_end(self) -> LogEnd:
         row = self.row
         timestamp = row[Lane.DISPATCHED_TIMESTAMP]
-        size, wrote = row[Lane.SEGMENT_SIZE], row[Lane.WROTE]
+        size, wrote = row[Lane.SEGMENT_SIZE], observe(row, Lane.WROTE)
         where = self._indexed.synced
         next_offsets: dict[str, int] = {}
         while where < wrote:

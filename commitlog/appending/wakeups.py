@@ -29,6 +29,7 @@ import zmq
 
 from commitlog.errors import UnsafePath
 from commitlog.shm.layout import Stage
+from commitlog.shm.memory_order import observe
 
 WAKEUP = b"CLW1"
 FOLLOWED = b"CLF1"
@@ -142,7 +143,7 @@ class WakeupSender:
 
     def wake(self) -> None:
         """Wakes the stage if it sleeps and was not woken from this sleep before."""
-        sequence = self._row[Stage.SLEEP]
+        sequence = observe(self._row, Stage.SLEEP)
         if sequence & 1 and sequence != self._rung:
             self._rung = sequence
             self.ring()

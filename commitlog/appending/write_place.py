@@ -18,6 +18,7 @@ from commitlog.errors import AllocateTimeout, NoBufferAvailable
 from commitlog.record.record import encode_blank
 from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.shm.layout import DIRECT_WINDOW, Lane, Stage
+from commitlog.shm.memory_order import confirm, observe, publish
 from commitlog.shm.write_buffers import is_direct, slot_is_free
 
 
@@ -67,7 +68,8 @@ class WritePlace:
             self._slot[position : position + BLANK_BYTES] = encode_blank(segment_end - where)
             if isinstance(self._slot, memoryview):
                 row[Lane.DATA_END + segment % row[Lane.SLOTS]] = where + BLANK_BYTES
-            where = row[Lane.WROTE] = segment_end
+            where = segment_end
+            publish(row, Lane.WROTE, where)
 
     def continue_at(self, where: int) -> None:
         """Lets `append` continue at `where`, which is in the segment that is being written."""
@@ -134,8 +136,8 @@ class WritePlace:
             return self._open_file(segment)
         config = self._attachment.config.producer
         size, slots = self.segment_bytes, buffers.slots
-        if not slot_is_free(segment, row[Lane.FLUSHED], size, slots):
-            may_write = slot_is_free(segment, row[Lane.FLUSHED], size, DIRECT_WINDOW)
+        if not slot_is_free(segment, confirm(row, Lane.FLUSHED), size, slots):
+            may_write = slot_is_free(segment, observe(row, Lane.FLUSHED), size, DIRECT_WINDOW)
             if config.when_no_buffer == "write_direct" and may_write:
                 file = self._open_file(segment)
                 row[Lane.DIRECT + segment % DIRECT_WINDOW] = segment + 1
@@ -143,7 +145,9 @@ class WritePlace:
                 return file
             self._progress.request(segment * size)  # otherwise the stages rest between small segments
             self._wait_until(
-                lambda: slot_is_free(segment, row[Lane.FLUSHED], size, slots), config.buffer_wait_ms, self._no_buffer
+                lambda: slot_is_free(segment, confirm(row, Lane.FLUSHED), size, slots),
+                config.buffer_wait_ms,
+                self._no_buffer,
             )
         return buffers.slot(segment)
 
@@ -155,11 +159,11 @@ class WritePlace:
         row, start = self._row, segment * self.segment_bytes
 
         def is_ready() -> bool:
-            return row[Lane.ALLOCATED] > start and row[Lane.OPENED] > start
+            return observe(row, Lane.ALLOCATED) > start and observe(row, Lane.OPENED) > start
 
         def served_others() -> int:
             """How many segments the allocator has made; −1 once it has made this segment."""
-            return allocator_row[Stage.ACTIONS] if row[Lane.ALLOCATED] <= start else -1
+            return observe(allocator_row, Stage.ACTIONS) if observe(row, Lane.ALLOCATED) <= start else -1
 
         if not is_ready():
             allocator_row = self._attachment.control.stage_row("allocator")

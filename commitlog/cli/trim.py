@@ -12,6 +12,7 @@ import typer
 from commitlog.cli.arguments import StoreArgument, confirm, past_time, print_lines, shown_facts, size
 from commitlog.lines import for_shell
 from commitlog.quantities import counted, shown_time
+from commitlog.shm.memory_order import observe
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory
@@ -163,9 +164,9 @@ def _await_index(view: StoreView) -> None:
     if view.control is None:
         return
     rows = [view.control.row(lane) for lane in view.lanes()]
-    ends = [row[Lane.FLUSHED] for row in rows]
+    ends = [observe(row, Lane.FLUSHED) for row in rows]
     deadline = SYSTEM_CLOCK.monotonic_ns() + _INDEX_NS
-    while any(row[Lane.DISPATCH_SYNCED] < end for row, end in zip(rows, ends, strict=True)):
+    while any(observe(row, Lane.DISPATCH_SYNCED) < end for row, end in zip(rows, ends, strict=True)):
         if SYSTEM_CLOCK.monotonic_ns() > deadline:
             return  # the dispatcher is in trouble: what may go now goes
         SYSTEM_CLOCK.sleep(_LOOK_SECONDS)

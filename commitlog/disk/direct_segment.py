@@ -17,6 +17,7 @@ from commitlog.record.record_layout import BLANK_BYTES, Buffer
 from commitlog.record.scan import scan
 from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe
 
 _LOOK_BYTES = 1 << 16
 _CLEAR_BYTES = 1 << 20
@@ -110,11 +111,11 @@ def clear_unpublished(lane_directory: LaneDirectory, row: memoryview, channel: F
     whether there was anything; the zeros are not synced. The caller holds the lane's lock. Raises
     OSError.
     """
-    wrote, size = row[Lane.WROTE], row[Lane.SEGMENT_SIZE]
+    wrote, size = observe(row, Lane.WROTE), row[Lane.SEGMENT_SIZE]
     if size == 0:  # nobody has leased it since its pool was made
         return False
     start = segment_start(wrote, size)
-    if row[Lane.ALLOCATED] <= start:
+    if observe(row, Lane.ALLOCATED) <= start:
         return False
     with channel.opened(lane_directory.segment_path(start), write=True) as fd:
         if _is_zero(fd, wrote - start, size, channel):

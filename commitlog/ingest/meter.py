@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
+from commitlog.shm.memory_order import observe
 from commitlog.shm.write_buffers import available_buffers
 
 STEPS = ("sent", "committed", "flushed", "dispatched")
@@ -87,7 +88,7 @@ class Meter:
         The lane's producer holds it and has not sent anything yet.
         """
         row = self.control.row(lane)
-        wrote, messages = row[Lane.WROTE], row[Lane.MESSAGES]
+        wrote, messages = observe(row, Lane.WROTE), row[Lane.MESSAGES]
         track = _Track(lane, wrote, messages)
         track.add(wrote, messages)
         self._tracks[lane] = track
@@ -106,7 +107,7 @@ class Meter:
         buffers = free = 0
         for track in self._tracks.values():
             row = self.control.row(track.lane)
-            positions = [row[index] for index in reversed(_POSITIONS)][::-1]
+            positions = [observe(row, index) for index in reversed(_POSITIONS)][::-1]
             track.add(positions[0], row[Lane.MESSAGES])
             for step, position in zip(STEPS, positions, strict=True):
                 messages[step] += track.messages_at(position)

@@ -14,6 +14,7 @@ from commitlog.errors import DamagedFile, StoreDamaged, StoreNotFound, StoreRefu
 from commitlog.reading.log_scan import LogScan
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe
 from commitlog.shm.row_check import check_row
 
 
@@ -100,7 +101,7 @@ def _damaged_rows(view: StoreView) -> list[str]:
 def _live_root(lane_directory: LaneDirectory, view: StoreView) -> LogRoot:
     path, number = lane_directory.path, lane_directory.number
     limits = view.limits(number)
-    ends_whole = view.control is not None and view.control.row(number)[Lane.WROTE] == limits.flushed
+    ends_whole = view.control is not None and observe(view.control.row(number), Lane.WROTE) == limits.flushed
     return LogRoot(
         path, number, view.segment_bytes, limits.flushed, limits.dispatched, limits.flushed, ends_whole=ends_whole
     )

@@ -9,19 +9,24 @@ runs where the core is missing. The environment variable COMMITLOG_NATIVE says w
 - `off`: Python
 
 All other modules take `core` from here. It is None where Python runs.
+
+On a machine that does not keep the order of shared memory itself, the core keeps it, whichever runs
+the loops (`shm/memory_order.py`).
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from commitlog.errors import IllegalArgument, NativeCoreMissing
+from commitlog.shm.memory_order import KEEPS_ORDER, order_by
 
-ABI = 4
+ABI = 5
 """The core's signatures that this Python was written for. A core of other ones is not taken."""
 VARIABLE = "COMMITLOG_NATIVE"
 
@@ -56,6 +61,21 @@ def _load(wish: str) -> tuple[ModuleType | None, str]:
     return None, f"Python (no native core: {reason})"
 
 
+def _keep_order() -> None:
+    """Says who keeps the order of shared memory on this machine."""
+    if KEEPS_ORDER:
+        return
+    found, reason = _find()
+    order_by(
+        found
+        or NativeCoreMissing(
+            f"a running store on {platform.machine()} needs the native core, and there is none: {reason}; install Rust and "
+            f"install this package again"
+        )
+    )
+
+
+_keep_order()
 if TYPE_CHECKING:  # for type checkers it is always there, so that they know its signatures
     from commitlog.native import _core as core
 

@@ -29,6 +29,7 @@ from commitlog.record.scan import LARGEST_BYTES, MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import confirm, observe, publish
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import WriteBuffers, buffers_path, is_direct
 
@@ -51,10 +52,11 @@ def attach_buffers(control: ControlRegion, lane: int) -> WriteBuffers:
 def not_its_buffers(control: ControlRegion, lane: int, why: str) -> PoolNotAdopted:
     """Makes the error for something else in the place of a lane's write buffers."""
     row, pool = control.row(lane), control.region.path.parent
+    lost = observe(row, Lane.WROTE) - observe(row, Lane.COMMITTED)
     return PoolNotAdopted(
         f"lane {lane}: {why}: its write buffers are damaged, or another's. Put them back if you can. Or keep a copy, "
         f"then remove {buffers_path(pool, lane)} to go on with what the lane's files say: "
-        f"{row[Lane.WROTE] - row[Lane.COMMITTED]:,} bytes that were accepted and not written to them are given up then"
+        f"{lost:,} bytes that were accepted and not written to them are given up then"
     )
 
 
@@ -83,9 +85,9 @@ class AdoptedLog:
         Raises PoolNotAdopted, OSError.
         """
         row, size = self._row, self.segment_bytes
-        first, flushed = first_kept(row), row[Lane.FLUSHED]
+        first, flushed = first_kept(row), observe(row, Lane.FLUSHED)
         self._fit_sizes(flushed)
-        if row[Lane.BUFFERS] & 1 and row[Lane.SLOTS]:
+        if observe(row, Lane.BUFFERS) & 1 and row[Lane.SLOTS]:
             self._compare_buffers(first, flushed)
         positions = PositionsFile(self.lane_directory, self.store_id, self.channel)
         recorded = positions.load()
@@ -119,19 +121,19 @@ class AdoptedLog:
         Segment S is in slot S mod N until a producer reaches segment S + N.
         """
         row, size = self._row, self.segment_bytes
-        slots, current = row[Lane.SLOTS], row[Lane.WROTE] // size
+        slots, current = row[Lane.SLOTS], observe(row, Lane.WROTE) // size
         buffers = attach_buffers(self.control, self._lane)
         try:
             for segment in range(max(current - slots + 1, first // size), current + 1):
                 start = segment * size
                 if start >= flushed or is_direct(row, segment):
                     continue
-                wrote = row[Lane.WROTE]
+                wrote = observe(row, Lane.WROTE)
                 end = row[Lane.DATA_END + segment % slots] if wrote >= start + size else wrote
                 length = min(max(end - start, 0), size)
                 is_same = self._is_same(start, buffers.slot(segment), min(length, flushed - start))
                 held = b"" if is_same else bytes(buffers.slot(segment)[:length])
-                if row[Lane.WROTE] // size >= segment + slots:
+                if confirm(row, Lane.WROTE) // size >= segment + slots:
                     continue  # a live producer has reused the slot meanwhile
                 if is_same:
                     self._held.add(start)
@@ -259,7 +261,7 @@ class AdoptedLog:
         segments.refresh()
         size, row = self.segment_bytes, self._row
         begin = segment_start(flushed, size)
-        for start in self._missing(segments, begin, row[Lane.COMMITTED]):
+        for start in self._missing(segments, begin, observe(row, Lane.COMMITTED)):
             with self.channel.opened(segments.segment_path(start), write=True, create=True) as fd:
                 self.channel.allocate(fd, size)
                 self.channel.fdatasync(fd)
@@ -267,11 +269,11 @@ class AdoptedLog:
         segments.refresh()
         quarantine = Quarantine(self.lane_directory, size, self.channel)
         for start in segments.misplaced:
-            if start >= row[Lane.COMMITTED]:
+            if start >= observe(row, Lane.COMMITTED):
                 self.report(f"lane {self._lane}: {quarantine.set_misplaced_aside(start)}")
-        gone = next(self._missing(segments, begin, row[Lane.ALLOCATED]), None)
+        gone = next(self._missing(segments, begin, observe(row, Lane.ALLOCATED)), None)
         if gone is not None:
-            row[Lane.ALLOCATED] = gone
+            publish(row, Lane.ALLOCATED, gone)
 
     def _missing(self, segments: MappedFileQueue, begin: int, end: int) -> Iterator[int]:
         """The starts of segments in [begin, end) that have no file of full size."""

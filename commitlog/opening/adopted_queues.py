@@ -28,6 +28,7 @@ from commitlog.reading.log_walk import RecentSegments
 from commitlog.reading.queue_bounds import NamedQueue, QueueBounds, check_entry, total_of_ends
 from commitlog.shm.control_region import ControlRegion, count_entries, counted_entries, first_kept, forget_entries
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe, publish
 
 _SEGMENTS_KEPT = 8
 _BLOCK_ENTRIES = 1 << 11
@@ -162,7 +163,7 @@ def check_queues(
     RecoveryError, DiskError, and PoolNotAdopted if the log belongs to another lane or store.
     """
     row = control.row(lane_directory.number)
-    synced = row[Lane.DISPATCH_SYNCED]
+    synced = observe(row, Lane.DISPATCH_SYNCED)
     counted = counted_entries(row, synced)
     first = first_kept(row)
     queues = AdoptedQueues(lane_directory, segment_bytes, file_bytes, first, synced, counted, channel, store_id)
@@ -177,7 +178,7 @@ def check_queues(
     if other := other_log(segments, lane_directory, synced):
         raise PoolNotAdopted(f"{lane_directory.commitlog}: {other}")
     say(f"consume queues: {damage}; they are built anew from the log")
-    row[Lane.DISPATCHED] = synced
+    publish(row, Lane.DISPATCHED, synced)
     with named_faults(f"building the consume queues of {lane_directory.path}", "move it away, then start again"):
         total = queues.rebuild(say)
     if total < counted:

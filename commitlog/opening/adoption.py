@@ -26,8 +26,9 @@ from commitlog.opening.new_pool import queue_file_bytes, recover_into
 from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.scan import scan
-from commitlog.shm.control_region import ControlRegion, first_kept
+from commitlog.shm.control_region import ControlRegion, first_kept, set_first
 from commitlog.shm.layout import LANE_ROW_WORDS, LANE_ROWS, Lane, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.row_check import check_row, may_have_messages
 from commitlog.shm.write_buffers import is_direct, remove_buffers
 
@@ -74,7 +75,7 @@ class Adoption:
             for word in _OF_THE_LAST_RUN:
                 row[word] = 0
             if lane in on_disk:
-                self._adopt_lane(self.directory.lane_directory(lane), has_buffers=bool(row[Lane.BUFFERS] & 1))
+                self._adopt_lane(self.directory.lane_directory(lane), has_buffers=bool(observe(row, Lane.BUFFERS) & 1))
             elif lane in self.facts.lanes or may_have_messages(row, self.facts.segment_bytes):
                 raise PoolNotAdopted(
                     f"lane {lane} is in {self._pool} and has no directory under {self.directory.path}: put the directory "
@@ -104,14 +105,15 @@ class Adoption:
                     f"lane {lane}: its buffers are gone from {self._pool}, and producer {row[Lane.LESSEE_PID]} still "
                     f"writes to them: close it, then start again"
                 ) from None
-            lost = row[Lane.WROTE] - row[Lane.COMMITTED]
+            lost = observe(row, Lane.WROTE) - observe(row, Lane.COMMITTED)
             self.report(
                 f"lane {lane}: its buffers are gone; {lost} bytes that were accepted and not committed are lost"
             )
-            _note_loss(row, row[Lane.FLUSHED])
-            self._recover(lane, known_end=row[Lane.FLUSHED])
-            row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]  # what was committed may have been kept
-            row[Lane.BUFFERS] += 1  # last: a start that is killed before is repeated
+            _note_loss(row, observe(row, Lane.FLUSHED))
+            self._recover(lane, known_end=observe(row, Lane.FLUSHED))
+            row[Lane.LOST_BEHIND] = observe(row, Lane.FLUSHED)  # what was committed may have been kept
+            # last: a start that is killed before is repeated
+            publish(row, Lane.BUFFERS, observe(row, Lane.BUFFERS) + 1)
             return
         except CorruptRecord as error:
             is_in_file = is_direct(row, error.offset // row[Lane.SEGMENT_SIZE])
@@ -124,10 +126,10 @@ class Adoption:
             self.report(f"lane {lane}: messages that were accepted are lost: {error}; what is whole is kept")
             _note_loss(row, error.offset)
             _write_out(self.control, lane_directory, self.channel)
-            self._recover(lane, known_end=row[Lane.WROTE])
+            self._recover(lane, known_end=observe(row, Lane.WROTE))
             if not is_in_file:  # the next lessee makes buffers that have what the files have
                 remove_buffers(self._pool, lane)
-                row[Lane.BUFFERS] += 1
+                publish(row, Lane.BUFFERS, observe(row, Lane.BUFFERS) + 1)
             return
         self._check_files(lane_directory)
 
@@ -136,7 +138,7 @@ class Adoption:
         size, known = self.facts.segment_bytes, self.facts.lanes.get(lane_directory.number, 0)
         if wrong := check_row(row, size):
             return wrong
-        flushed, wrote = row[Lane.FLUSHED], row[Lane.WROTE]
+        flushed, wrote = observe(row, Lane.FLUSHED), observe(row, Lane.WROTE)
         if flushed < known:
             return f"flushed is {flushed:,}, and store.json says {known:,}"
         with contextlib.suppress(OSError):  # the check of the files names it
@@ -163,7 +165,7 @@ class Adoption:
         with contextlib.suppress(OSError):  # the check of the files names it
             recorded = PositionsFile(lane_directory, self.facts.id, self.channel).load()
             first = min(first, recorded.first_where) if recorded is not None else first
-        row[Lane.FIRST] = row[Lane.RETIRED] = first
+        set_first(row, first)
 
     def _recover_words(self, lane_directory: LaneDirectory, row: memoryview, wrong: str) -> None:
         """Recovers a lane whose words are damaged, from its files and then from its write buffers.
@@ -182,16 +184,16 @@ class Adoption:
             return
         self.report(f"{damaged}; it is recovered from its files and its write buffers")
         row[Lane.SEGMENT_SIZE] = _NO_SIZE
-        losses = row[Lane.LOSSES] % _LOSSES_MOST
+        losses = observe(row, Lane.LOSSES) % _LOSSES_MOST
         for word in range(LANE_ROW_WORDS):
             if word != Lane.SEGMENT_SIZE:
                 row[word] = 0
-        row[Lane.LOSSES] = losses
+        publish(row, Lane.LOSSES, losses)
         _note_loss(row, 0)
         if kept := write_out_held(lane_directory, self._pool, size, self.channel):
             self.report(f"lane {lane}: {kept:,} bytes that were only in its write buffers are kept")
         self._recover(lane)
-        row[Lane.LOST_BEHIND] = row[Lane.FLUSHED]
+        row[Lane.LOST_BEHIND] = observe(row, Lane.FLUSHED)
         remove_buffers(self._pool, lane)
         row[Lane.SEGMENT_SIZE] = 0
 
@@ -223,7 +225,7 @@ def _note_loss(row: memoryview, where: int) -> None:
     Otherwise the positions that the recovery stores would confirm receipts of lost messages.
     """
     row[Lane.LOST_BEHIND] = where
-    row[Lane.LOSSES] += 1
+    publish(row, Lane.LOSSES, observe(row, Lane.LOSSES) + 1)
 
 
 # ---- segments that a producer wrote itself -----------------------------------------------------
@@ -234,7 +236,7 @@ def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileC
 
     Above `flushed` they must have whole records. Raises CorruptRecord.
     """
-    size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
+    size, flushed, wrote = row[Lane.SEGMENT_SIZE], observe(row, Lane.FLUSHED), observe(row, Lane.WROTE)
     for start in range(segment_start(flushed, size), wrote, size) if flushed < wrote else ():
         if is_direct(row, start // size):
             file = lane_directory.segment_path(start)
@@ -243,7 +245,7 @@ def _check_direct(row: memoryview, lane_directory: LaneDirectory, channel: FileC
                     data = channel.pread(fd, min(wrote - start, size), 0)
             except FileNotFoundError as error:
                 raise CorruptRecord("the segment file is missing", start, str(file)) from error
-            check_whole(lane_directory, data, max(row[Lane.DISPATCHED], start) - start, start)
+            check_whole(lane_directory, data, max(observe(row, Lane.DISPATCHED), start) - start, start)
 
 
 def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: FileChannel) -> None:
@@ -253,7 +255,7 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
     over whole records.
     """
     row = control.row(lane_directory.number)
-    size, flushed, wrote = row[Lane.SEGMENT_SIZE], row[Lane.FLUSHED], row[Lane.WROTE]
+    size, flushed, wrote = row[Lane.SEGMENT_SIZE], observe(row, Lane.FLUSHED), observe(row, Lane.WROTE)
     slots = row[Lane.SLOTS]
     if not slots:
         return
@@ -264,7 +266,7 @@ def _write_out(control: ControlRegion, lane_directory: LaneDirectory, channel: F
                 end = row[Lane.DATA_END + start // size % slots] if wrote >= start + size else wrote
                 with channel.opened(lane_directory.segment_path(start), write=True, create=True) as fd:
                     channel.allocate(fd, size)
-                    begin = max(row[Lane.DISPATCHED], start)
+                    begin = max(observe(row, Lane.DISPATCHED), start)
                     on_disk = channel.pread(fd, end - begin, begin - start)
                     kept = max(begin + whole_end(lane_directory, on_disk, 0, begin), flushed) - start
                     channel.pwrite(fd, buffers.slot(start // size)[kept : end - start], kept)
@@ -290,7 +292,7 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
         return
     buffers = attach_buffers(control, lane_directory.number)
     try:
-        where, committed, wrote = row[Lane.FLUSHED], row[Lane.COMMITTED], row[Lane.WROTE]
+        where, committed, wrote = observe(row, Lane.FLUSHED), observe(row, Lane.COMMITTED), observe(row, Lane.WROTE)
         while where < wrote:
             start = segment_start(where, size)
             if is_direct(row, start // size):
@@ -303,7 +305,7 @@ def _check_buffers(control: ControlRegion, lane_directory: LaneDirectory, channe
             if not _agrees(lane_directory, buffers.slot(start // size), start, where, end, channel):
                 raise _not_ours(lane_directory.segment_path(start), where, control)
             if not _has_all(lane_directory, buffers.slot(start // size), start, where, min(end, committed), channel):
-                row[Lane.COMMITTED] = row[Lane.FLUSHED]
+                publish(row, Lane.COMMITTED, observe(row, Lane.FLUSHED))
             where = start + size
     finally:
         buffers.close()
@@ -324,7 +326,7 @@ def _check_held(
     have it. Raises CorruptRecord, and PoolNotAdopted if not even the first record is of this lane.
     """
     lane, row = lane_directory.number, control.row(lane_directory.number)
-    begin, flushed = max(row[Lane.DISPATCHED], start), max(row[Lane.FLUSHED], start)
+    begin, flushed = max(observe(row, Lane.DISPATCHED), start), max(observe(row, Lane.FLUSHED), start)
     file = lane_directory.segment_path(start)
     held = bytes(slot[begin - start : end - start])  # a copy: a view that stays would keep the buffer mapped
     if whole_end(lane_directory, held, 0, begin) == len(held):
@@ -347,7 +349,7 @@ def _check_end(control: ControlRegion, lane_directory: LaneDirectory, size: int,
     another writer, so nothing is checked then.
     """
     row = control.row(lane_directory.number)
-    wrote = row[Lane.WROTE]
+    wrote = observe(row, Lane.WROTE)
     start = segment_start(wrote, size)
     has_been_leased = row[Lane.SEGMENT_SIZE] > 0  # in this pool
     if has_been_leased and is_direct(row, start // size):

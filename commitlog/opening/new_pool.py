@@ -14,8 +14,9 @@ from commitlog.disk.store_directory import PoolPlace, StoreDirectory, StoreFacts
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, UnsafePath, is_refusal, refusal
 from commitlog.opening import Report
 from commitlog.opening.stray_pools import name_store
-from commitlog.shm.control_region import ControlRegion, count_entries, forget_entries
-from commitlog.shm.layout import Lane
+from commitlog.shm.control_region import ControlRegion, count_entries, forget_entries, set_first
+from commitlog.shm.layout import LANE_ROWS, Lane
+from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ def flushed_ends(control: ControlRegion) -> dict[int, int]:
     Lanes whose directory was removed meanwhile are among them. Everything in the store must be
     flushed; otherwise an end may lie inside a record.
     """
-    ends = control.lane_table()[:, Lane.FLUSHED]
-    return {lane: int(ends[lane]) for lane in ends.nonzero()[0].tolist()}
+    ends = {lane: observe(control.row(lane), Lane.FLUSHED) for lane in range(LANE_ROWS)}
+    return {lane: end for lane, end in ends.items() if end}
 
 
 def queue_file_bytes(facts: StoreFacts) -> int:
@@ -119,12 +120,14 @@ def _set_words(row: memoryview, end: LaneEnd) -> None:
     Everything that recovery kept is durable, so all positions are the log's end. Only the
     dispatcher may have to begin earlier.
     """
-    row[Lane.WROTE] = row[Lane.COMMITTED] = row[Lane.FLUSHED] = end.end
-    row[Lane.DISPATCHED] = row[Lane.DISPATCH_SYNCED] = end.dispatched
+    for position in (Lane.WROTE, Lane.COMMITTED, Lane.FLUSHED):
+        publish(row, position, end.end)
+    publish(row, Lane.DISPATCHED, end.dispatched)
+    publish(row, Lane.DISPATCH_SYNCED, end.dispatched)
     forget_entries(row)
     if end.entries >= 0:
         count_entries(row, end.dispatched, end.entries)
     row[Lane.DISPATCHED_TIMESTAMP] = end.last_store_timestamp
-    row[Lane.FIRST] = row[Lane.RETIRED] = end.first
-    row[Lane.ALLOCATED] = end.allocated
-    row[Lane.REWRITTEN] = row[Lane.REWRITE_WANTED]
+    set_first(row, end.first)
+    publish(row, Lane.ALLOCATED, end.allocated)
+    publish(row, Lane.REWRITTEN, observe(row, Lane.REWRITE_WANTED))

@@ -22,6 +22,7 @@ from commitlog.errors import CommitLogError, StoreRunning
 from commitlog.lines import for_shell
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
+from commitlog.shm.memory_order import observe
 from commitlog.shm.region import RegionError, base_directory, private_directory
 from commitlog.shm.row_check import check_row
 
@@ -174,13 +175,17 @@ def unreadable_pools(store: Path) -> Iterator[str]:
 
 def _unflushed(control: ControlRegion) -> int:
     rows = map(control.row, range(LANE_ROWS))
-    return sum(max(row[Lane.WROTE] - row[Lane.FLUSHED], 0) for row in rows)  # less than 0 is damage
+    return sum(max(observe(row, Lane.WROTE) - observe(row, Lane.FLUSHED), 0) for row in rows)  # less than 0 is damage
 
 
 def _flushed(control: ControlRegion, segment_bytes: int) -> dict[int, int]:
     """Lane → how far it was flushed, for lanes with messages whose words can be true."""
     rows = enumerate(map(control.row, range(LANE_ROWS)))
-    return {lane: row[Lane.FLUSHED] for lane, row in rows if row[Lane.FLUSHED] and not check_row(row, segment_bytes)}
+    return {
+        lane: observe(row, Lane.FLUSHED)
+        for lane, row in rows
+        if observe(row, Lane.FLUSHED) and not check_row(row, segment_bytes)
+    }
 
 
 def _directories() -> Iterator[Path]:

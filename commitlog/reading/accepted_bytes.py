@@ -11,6 +11,7 @@ from commitlog.errors import DamagedFile
 from commitlog.reading.view import LogView
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import confirm, observe
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import WriteBuffers, is_direct
 
@@ -34,20 +35,20 @@ class AcceptedBytes:
         if control is None:
             return None
         row = control.row(self._lane)
-        sequence, start = row[Lane.BUFFERS], segment_start(where, size)
-        if row[Lane.COMMITTED] >= end or not sequence & 1 or is_direct(row, where // size):
+        sequence, start = observe(row, Lane.BUFFERS), segment_start(where, size)
+        if observe(row, Lane.COMMITTED) >= end or not sequence & 1 or is_direct(row, where // size):
             return None
         buffers = self._mapped(control, sequence, row[Lane.SLOTS])
         if buffers is None:
             return None
         data = bytes(buffers.slot(where // size)[where - start : end - start])
-        is_of_segment = row[Lane.BUFFERS] == sequence and row[Lane.FLUSHED] < start + size
+        is_of_segment = confirm(row, Lane.BUFFERS) == sequence and confirm(row, Lane.FLUSHED) < start + size
         return data if is_of_segment else None
 
     def in_files(self, where: int) -> int:
         """Up to where files have the log behind `where`."""
         control = self._view.control
-        committed = 0 if control is None else int(control.row(self._lane)[Lane.COMMITTED])
+        committed = 0 if control is None else int(observe(control.row(self._lane), Lane.COMMITTED))
         return max(committed, self.direct_end(where))
 
     def direct_end(self, where: int) -> int:
@@ -55,7 +56,7 @@ class AcceptedBytes:
         control, size = self._view.control, self._view.segment_bytes
         if control is None or not is_direct(row := control.row(self._lane), where // size):
             return 0
-        return min(int(row[Lane.WROTE]), segment_start(where, size) + size)
+        return min(int(observe(row, Lane.WROTE)), segment_start(where, size) + size)
 
     def _mapped(self, control: ControlRegion, sequence: int, slots: int) -> WriteBuffers | None:
         if self._buffers is None or self._opened_at != (control, sequence):

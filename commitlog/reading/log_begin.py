@@ -16,6 +16,7 @@ from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.record.table import RecordTable
 from commitlog.shm.control_region import counted_entries
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe
 
 
 def begin_of_log(log: LogScan, lane_directory: LaneDirectory, recorded: int | None, noted: int = 0) -> int:
@@ -91,7 +92,7 @@ def damage_of_index_word(
     The dispatcher stores a place with a count of the entries up to it. So only a place without a
     count may be garbage, and is looked at. Raises OSError.
     """
-    indexed = row[Lane.DISPATCH_SYNCED]
+    indexed = observe(row, Lane.DISPATCH_SYNCED)
     if counted_entries(row, indexed) >= 0:
         return ""
     segments = MappedFileQueue(lane_directory.commitlog, segment_bytes, channel)

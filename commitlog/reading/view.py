@@ -30,6 +30,7 @@ from commitlog.disk.store_directory import (
 from commitlog.errors import DamagedFile, StoreNotFound, disk_error, is_refusal
 from commitlog.shm.control_region import ControlRegion, counted_entries, first_kept
 from commitlog.shm.layout import LANE_ROWS, Lane
+from commitlog.shm.memory_order import observe
 from commitlog.shm.region import RegionError, private_directory
 from commitlog.shm.row_check import is_within_reach
 
@@ -314,8 +315,12 @@ class StoreView:
         """
         row = control.row(lane)
         for _ in range(_LOOKS_MOST):
-            dispatched, flushed, committed = row[Lane.DISPATCHED], row[Lane.FLUSHED], row[Lane.COMMITTED]
-            accepted = row[Lane.WROTE]
+            dispatched, flushed, committed = (
+                observe(row, Lane.DISPATCHED),
+                observe(row, Lane.FLUSHED),
+                observe(row, Lane.COMMITTED),
+            )
+            accepted = observe(row, Lane.WROTE)
             entries, first = counted_entries(row, dispatched), first_kept(row)
             in_order = max(dispatched, first, self.facts.lanes.get(lane, 0)) <= flushed <= committed
             if in_order and committed <= accepted and is_within_reach(row, flushed, accepted, self.segment_bytes):

@@ -21,6 +21,7 @@ import zmq
 import commitlog
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Lane, Stage
+from commitlog.shm.memory_order import observe
 from scripts.benchmarks import floors
 from scripts.benchmarks.floors import TOPIC
 from scripts.benchmarks.harness import PERCENTILES, Bench, Metric, Sample, Stopwatch, percentiles
@@ -83,7 +84,7 @@ class Pipeline:
 
     def passed(self, stage: str, where: int) -> bool:
         """Whether the position that the stage moves has reached `where`."""
-        return self._control.row(self.producer.lane)[_WORDS[stage]] >= where
+        return observe(self._control.row(self.producer.lane), _WORDS[stage]) >= where
 
     def await_sleep(self, _: float = 0.0, stage: str = "committer") -> None:
         """Waits until the stage sleeps for good, without a last look."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe
 from commitlog.shm.write_buffers import available_buffers
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class PoolWatch:
 
     def _watch_level(self, lane: int, now: int) -> None:
         row = self._lanes[lane]
-        wrote, flushed = int(row[Lane.WROTE]), int(row[Lane.FLUSHED])
+        wrote, flushed = int(observe(row, Lane.WROTE)), int(observe(row, Lane.FLUSHED))
         if available_buffers(wrote, flushed, self._segment_bytes, int(row[Lane.SLOTS])) > 0:
             self._empty_since.pop(lane, None)
             if lane in self._warned:

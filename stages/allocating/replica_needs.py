@@ -12,6 +12,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class ReplicaNeeds:
 
     def holder(self, lane: int, end: int) -> str | None:
         """Names a replica ("replica <name>") for which the log below `end` must be kept."""
-        kept_from = self._control.row(lane)[Lane.FLUSHED] - self._keep_bytes
+        kept_from = observe(self._control.row(lane), Lane.FLUSHED) - self._keep_bytes
         return next((f"replica {name}" for name in self.lacking(lane, end) if end > kept_from), None)
 
     def lacking(self, lane: int, end: int) -> list[str]:

@@ -32,9 +32,10 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts, is_segmen
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.errors import CommitLogError, DamagedFile
 from commitlog.reading.segment_ages import SegmentAges
-from commitlog.shm.control_region import ControlRegion, first_kept
+from commitlog.shm.control_region import ControlRegion, first_kept, set_first
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, segment_start
+from commitlog.shm.memory_order import observe
 from commitlog.stages.allocating.clock_jumps import TOLERANCE_MS, ClockJumps
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
@@ -304,7 +305,7 @@ class Retention:
                 continue
             row = self.control.row(lane)
             start = self._first_of(lane)
-            durable = min(row[Lane.FLUSHED], row[Lane.DISPATCH_SYNCED])
+            durable = min(observe(row, Lane.FLUSHED), observe(row, Lane.DISPATCH_SYNCED))
             last = segment_start(max(durable - 1, 0), self._size)  # the last segment with data in it stays
             if start + self._size <= last:
                 end = start + self._size
@@ -315,7 +316,7 @@ class Retention:
     def _total_bytes(self) -> int:
         """The bytes of all segment files, by the words in shared memory."""
         rows = [self.control.row(lane) for lane in range(LANE_ROWS) if not self._is_damaged(lane)]
-        return sum(row[Lane.ALLOCATED] - first_kept(row) for row in rows)
+        return sum(observe(row, Lane.ALLOCATED) - first_kept(row) for row in rows)
 
     # ---- deleting -------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class Retention:
         words = self._words
         path = self.directory.lane_directory(segment.lane).segment_path(segment.start)
         row, self._first[segment.lane] = self.control.row(segment.lane), segment.start + self._size
-        row[Lane.FIRST] = row[Lane.RETIRED] = self._first[segment.lane]
+        set_first(row, self._first[segment.lane])
         self._retired[segment.lane] = self._retired.get(segment.lane, 0) + self._size
         words[Header.DELETED_SEGMENTS] += 1
         words[Header.DELETED_BYTES] += self._size
@@ -349,7 +350,7 @@ class Retention:
             if self._is_damaged(lane):
                 continue
             first = self._first_of(lane)
-            below = min(first, self.control.row(lane)[Lane.FIRST_RECORDED])
+            below = min(first, observe(self.control.row(lane), Lane.FIRST_RECORDED))
             if below > self._unlinked.get(lane, 0):
                 try:
                     self._unlink_in(lane, below)
@@ -370,10 +371,10 @@ class Retention:
         would be unlinked that nobody retired.
         """
         row, first = self.control.row(lane), self._first[lane]
-        if (row[Lane.FIRST], row[Lane.RETIRED]) != (first, first):
+        if (observe(row, Lane.FIRST), observe(row, Lane.RETIRED)) != (first, first):
             text = "lane %d: its words in %s are damaged: first is %d, and %d; it is set to %d again, and nothing is deleted"
-            log.error(text, lane, self.control.region.path, row[Lane.FIRST], row[Lane.RETIRED], first)
-            row[Lane.FIRST] = row[Lane.RETIRED] = first
+            log.error(text, lane, self.control.region.path, observe(row, Lane.FIRST), observe(row, Lane.RETIRED), first)
+            set_first(row, first)
         return first
 
     def _unlink_in(self, lane: int, below: int) -> None:

@@ -18,6 +18,7 @@ from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe, publish
 
 Published = Callable[[int, int, int], None]
 """Is called with lane, flushed and replicated when somebody listens."""
@@ -49,13 +50,13 @@ class InSync:
         for lane in range(lanes):
             row = control.row(lane)
             row[Lane.IN_SYNC] = 0
-            self._came_in_at[lane] = row[Lane.REPLICATED] or row[Lane.FLUSHED]
+            self._came_in_at[lane] = observe(row, Lane.REPLICATED) or observe(row, Lane.FLUSHED)
 
     def come(self, peer: object, name: str) -> None:
         """Notes a new peer. It has to be called before the peer can be heard."""
         with self._lock:
             self._names[peer] = name
-            self._came[peer] = [self._control.row(lane)[Lane.FLUSHED] for lane in self._acknowledged]
+            self._came[peer] = [observe(self._control.row(lane), Lane.FLUSHED) for lane in self._acknowledged]
 
     def acknowledge(self, peer: object, lane: int, where: int) -> int:
         """Notes that a peer has a lane up to `where`. Returns by how far REPLICATED moved."""
@@ -97,7 +98,7 @@ class InSync:
 
     def _count(self, lane: int) -> int:
         row, members = self._control.row(lane), self._members[lane]
-        flushed, replicated = row[Lane.FLUSHED], row[Lane.REPLICATED]
+        flushed, replicated = observe(row, Lane.FLUSHED), observe(row, Lane.REPLICATED)
         for peer, where in self._acknowledged[lane].items():
             if flushed - where >= self._config.fall_behind_max_bytes:
                 members.discard(peer)
@@ -110,7 +111,7 @@ class InSync:
         if everywhere <= replicated:
             return 0
         row[Lane.REPLICATED_NS] = self._clock.monotonic_ns()
-        row[Lane.REPLICATED] = everywhere
+        publish(row, Lane.REPLICATED, everywhere)
         if row[Lane.LISTENING]:
             self._publish(lane, flushed, everywhere)
         return everywhere - replicated

@@ -15,6 +15,7 @@ from commitlog.record.scan import scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import first_kept
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe
 
 
 class LaneLog:
@@ -40,8 +41,8 @@ class LaneLog:
         The dispatcher passes over damage; then the limit goes on where the dispatcher is. Raises
         OSError, DamagedFile.
         """
-        flushed = self.row[Lane.FLUSHED]
-        before, where = self.limit, max(self.limit, min(self.row[Lane.DISPATCHED], flushed), self.first)
+        flushed = observe(self.row, Lane.FLUSHED)
+        before, where = self.limit, max(self.limit, min(observe(self.row, Lane.DISPATCHED), flushed), self.first)
         while where < flushed:
             where, goes_on = self._pass_records(where, flushed)
             if not goes_on:

@@ -14,6 +14,7 @@ from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import DamagedFile
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import observe
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peer_connection import HAConnection
@@ -96,7 +97,7 @@ class Peers:
         row = self.control.row(lane)
         moved = self.in_sync.acknowledge(connection, lane, where) if counts else 0
         with self._lock:
-            if moved and where >= row[Lane.FLUSHED] and row[Lane.FLUSHED_NS]:
+            if moved and where >= observe(row, Lane.FLUSHED) and row[Lane.FLUSHED_NS]:
                 self._count_action(max(row[Lane.REPLICATED_NS] - row[Lane.FLUSHED_NS], 0))
             state = self._states.get(connection.peer_name)
             if state is not None:

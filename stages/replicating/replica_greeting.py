@@ -17,6 +17,7 @@ from commitlog.errors import ReplicaRefused
 from commitlog.record.crc import crc32
 from commitlog.replicas.wire import Hello, LaneTail, Welcome
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe
 from commitlog.stages.replicating.lane_log import LaneLog
 
 _AGAIN = "set the copy aside and begin anew with `commitlog replica … --again`"
@@ -77,8 +78,8 @@ class Greeting:
             )
         if tail.end == 0:
             return
-        if log is None or tail.end > log.row[Lane.FLUSHED]:
-            has = f"{log.row[Lane.FLUSHED]:,} bytes" if log else "none"
+        if log is None or tail.end > observe(log.row, Lane.FLUSHED):
+            has = f"{observe(log.row, Lane.FLUSHED):,} bytes" if log else "none"
             raise ReplicaRefused(
                 f"lane {tail.lane} of {hello.name} ends at {tail.end:,}, and this store has {has}: the copy has diverged: "
                 f"{_AGAIN}"

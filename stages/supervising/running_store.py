@@ -21,6 +21,7 @@ from commitlog.errors import CommitLogError, StageFailed, StoreMoved, refusal
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.counters import take_sample
 from commitlog.shm.layout import HA_SERVICE, Header, Lane
+from commitlog.shm.memory_order import observe
 from commitlog.shm.row_check import check_row
 from commitlog.stages.supervising.reporting import tell, tell_error, warn
 from commitlog.stages.supervising.stage_processes import StageProcess, StageProcesses, stage_module
@@ -158,7 +159,7 @@ class RunningStore:
         """
         ends = self.control.lane_table()[:, Lane.DISPATCHED]
         new = {
-            lane: int(ends[lane])
+            lane: observe(self.control.row(lane), Lane.DISPATCHED)
             for lane in ends.nonzero()[0].tolist()
             if lane not in self.facts.lanes and not check_row(self.control.row(lane), self.facts.segment_bytes)
         }

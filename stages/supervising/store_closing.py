@@ -26,6 +26,7 @@ from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.reading.queue_bounds import ends_of_queues
 from commitlog.shm.control_region import ControlRegion, counted_entries, first_kept
 from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.row_check import WORDS_DAMAGED, check_row
 from commitlog.shm.write_buffers import remove_buffers
 from commitlog.status import StopReport
@@ -74,7 +75,7 @@ def close_store(
 def _why_open(lane: int, facts: StoreFacts, control: ControlRegion, error: OSError) -> str:
     """Says what is left of a lane whose files can't be closed."""
     row = control.row(lane)
-    left = row[Lane.WROTE] - row[Lane.FLUSHED]
+    left = observe(row, Lane.WROTE) - observe(row, Lane.FLUSHED)
     if check_row(row, facts.segment_bytes):
         state = "its words in shared memory are damaged"
     elif left:
@@ -151,7 +152,7 @@ def _close_lane(
                 f"lane {lane}: its words in {control.region.path} are damaged ({wrong}): it was set aside; the next start "
                 f"recovers it from its files and its buffers"
             )
-        wrote, flushed = row[Lane.WROTE], row[Lane.FLUSHED]
+        wrote, flushed = observe(row, Lane.WROTE), observe(row, Lane.FLUSHED)
         if row[Lane.FLUSHER_FAULT] == errno.ENOENT:
             return (
                 f"lane {lane}: segment files were removed under the running store; its buffers stay, with the bytes "
@@ -169,7 +170,7 @@ def _close_lane(
             _sync_segment(lane_directory, segment_start(wrote, facts.segment_bytes), channel)
         timestamp = row[Lane.DISPATCHED_TIMESTAMP]
         first = first_kept(row)
-        dispatched = max(row[Lane.DISPATCH_SYNCED], first)  # records below `first` need no entries
+        dispatched = max(observe(row, Lane.DISPATCH_SYNCED), first)  # records below `first` need no entries
         entries = _note_ends(lane_directory, facts.id, first, dispatched, counted_entries(row, dispatched), channel)
         PositionsFile(lane_directory, facts.id, channel).store(
             Positions(
@@ -186,8 +187,8 @@ def _close_lane(
         with contextlib.suppress(FileNotFoundError):
             channel.unlink(lane_directory.abort_file)
         channel.sync_directory(lane_directory.path)
-        if row[Lane.BUFFERS] & 1:
-            row[Lane.BUFFERS] += 1
+        if observe(row, Lane.BUFFERS) & 1:
+            publish(row, Lane.BUFFERS, observe(row, Lane.BUFFERS) + 1)
             remove_buffers(control.region.path.parent, lane)
     return None
 
@@ -226,10 +227,10 @@ def _remove_unused_segments(lane_directory: LaneDirectory, row: memoryview, chan
     unused = [
         name
         for name in channel.list(lane_directory.commitlog)
-        if is_segment_name(name) and int(name) >= row[Lane.WROTE]
+        if is_segment_name(name) and int(name) >= observe(row, Lane.WROTE)
     ]
     if unused:
-        row[Lane.ALLOCATED] = int(unused[0])
+        publish(row, Lane.ALLOCATED, int(unused[0]))
         for name in unused:
             channel.unlink(lane_directory.commitlog / name)
         channel.sync_directory(lane_directory.commitlog)

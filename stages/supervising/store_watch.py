@@ -16,6 +16,7 @@ from commitlog.disk.store_directory import StoreDirectory, store_moved
 from commitlog.errors import PoolUnlinked
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
+from commitlog.shm.memory_order import confirm, observe
 from commitlog.shm.row_check import check_row
 from commitlog.shm.write_buffers import buffers_path
 
@@ -66,11 +67,10 @@ class StoreWatch:
         Another committer would not find them. Mapped buffers stay: the stages drain them, and the
         store stops.
         """
-        lanes = self.control.lane_table()
-        sequences, slots = lanes[:, Lane.BUFFERS], lanes[:, Lane.SLOTS]
-        for lane in np.flatnonzero(slots).tolist():
-            sequence, path = int(sequences[lane]), buffers_path(self.pool, lane)
-            is_missing = sequence & 1 and slots[lane] and not path.exists()
-            if is_missing and int(sequences[lane]) == sequence:  # they were not given back meanwhile
+        for lane in np.flatnonzero(self.control.lane_table()[:, Lane.SLOTS]).tolist():
+            row, path = self.control.row(lane), buffers_path(self.pool, lane)
+            sequence = observe(row, Lane.BUFFERS)
+            is_missing = sequence & 1 and row[Lane.SLOTS] and not path.exists()
+            if is_missing and confirm(row, Lane.BUFFERS) == sequence:  # they were not given back meanwhile
                 return path
         return None

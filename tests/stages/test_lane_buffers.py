@@ -27,7 +27,7 @@ def store(tmp_path: Path, shm_root: Path) -> Iterator[IdleStore]:
 
 
 def mapped(store: IdleStore, shm_root: Path) -> LaneBuffers:
-    return LaneBuffers(shm_root / "pool", store.control.lane_table(), locks_memory=True)
+    return LaneBuffers(store.control, store.control.lane_table(), locks_memory=True)
 
 
 def _may_lock(size: int) -> bool:

@@ -146,7 +146,7 @@ impl Appender {
         receipt: Bound<'_, PyType>,
         reserved: Bound<'_, PyFrozenSet>,
     ) -> PyResult<()> {
-        let words = Words::of(words)?;
+        let words = Words::of(words, true)?;
         let (wrote, messages, sleep) =
             (words.word(wrote)?, words.word(messages)?, words.word(sleep)?);
         let (allocate, reserved) = (allocator_of(&receipt)?, reserved.unbind());
@@ -375,9 +375,9 @@ impl Appender {
         template.encode(out, value.len(), put_value, properties.size, put_properties, fields)?;
         let numbers = [number(py, offset)?, number(py, start)?, number(py, end)?];
         reached("encoded");
-        lane.words.store(lane.wrote, end as u64); // publishes the record: accepted
+        lane.words.publish(lane.wrote, end as u64); // accepted
         reached("wrote");
-        lane.words.store(lane.messages, this.messages + 1);
+        lane.words.publish(lane.messages, this.messages + 1);
         reached("messages");
         topic.set_next_offset(offset + 1);
         reached("next_offset");
@@ -385,7 +385,7 @@ impl Appender {
         this.is_ahead = true;
         // No fence between the stores and this load: a stage that goes to sleep stores `sleep`, and
         // looks once more a millisecond later, when these stores have long arrived.
-        let to_tell = lane.words.load(lane.sleep) as i64 != this.seen;
+        let to_tell = lane.words.observe(lane.sleep) as i64 != this.seen;
         fill(&receipt, lane.progress.clone_ref(py), name, numbers);
         Some((receipt, to_tell.then_some(end)))
     }

@@ -11,6 +11,7 @@ mod follow;
 mod forks;
 mod layout;
 mod memory;
+mod memory_order;
 mod message;
 mod properties;
 mod scan;
@@ -20,7 +21,7 @@ mod watch;
 use pyo3::prelude::*;
 
 /// Changes whenever a signature here changes. `commitlog/native/__init__.py` refuses another one.
-const ABI: u32 = 4;
+const ABI: u32 = 5;
 
 #[pymodule]
 mod _core {
@@ -30,6 +31,8 @@ mod _core {
     use super::batch::{encode_batch, measure};
     #[pymodule_export]
     use super::follow::follow;
+    #[pymodule_export]
+    use super::memory::{confirm, observe, publish};
     #[pymodule_export]
     use super::message::{message_class, messages};
     #[pymodule_export]

@@ -8,7 +8,7 @@
 use std::io::{Error, ErrorKind};
 use std::mem::{size_of, transmute};
 use std::ptr::{read_volatile, write_volatile};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use pyo3::buffer::{Element, PyBuffer};
@@ -16,6 +16,7 @@ use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::prelude::*;
 
 use crate::chunks::{chunks, chunks_mut};
+use crate::memory_order;
 
 /// Sixteen bytes that one instruction loads.
 #[cfg(target_arch = "x86_64")]
@@ -42,41 +43,48 @@ pub struct Words(PyBuffer<u64>);
 #[derive(Clone, Copy)]
 pub struct Word(usize);
 
+/// One of `count` words that begin at `start`.
+///
+/// # Safety
+/// They are there as long as the reference is used, aligned, and nobody accesses them but as whole
+/// words.
+#[inline(always)]
+unsafe fn word_at<'a>(start: *mut u64, count: usize, index: usize) -> &'a AtomicU64 {
+    debug_assert!(index < count);
+    // SAFETY: the caller's promise
+    unsafe { AtomicU64::from_ptr(start.add(index)) }
+}
+
 impl Words {
-    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Words> {
-        lent(object, true).map(Words)
+    pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Words> {
+        lent(object, writable).map(Words)
     }
 
     pub fn word(&self, index: usize) -> PyResult<Word> {
         if index < self.0.item_count() {
             Ok(Word(index))
         } else {
-            Err(PyIndexError::new_err(format!("the control region has no word {index}")))
+            Err(PyIndexError::new_err(format!("there is no word {index}")))
         }
     }
 
     #[inline]
     fn at(&self, word: Word) -> &AtomicU64 {
-        debug_assert!(word.0 < self.0.item_count());
-        // SAFETY: `word` has checked the index, a buffer of u64 is aligned for u64, and nobody
-        // accesses these words but as whole words.
-        unsafe { AtomicU64::from_ptr(self.0.buf_ptr().cast::<u64>().add(word.0)) }
+        // SAFETY: `word` has checked the index, a buffer of u64 is aligned for u64, and all that
+        // access shared words do so as whole words
+        unsafe { word_at(self.0.buf_ptr().cast(), self.0.item_count(), word.0) }
     }
 
-    /// Who sees this value sees everything that was stored before it.
+    /// The words must have been lent to be written to.
     #[inline]
-    pub fn store(&self, word: Word, value: u64) {
-        self.at(word).store(value, Ordering::Release);
+    pub fn publish(&self, word: Word, value: u64) {
+        debug_assert!(!self.0.readonly());
+        memory_order::publish(self.at(word), value);
     }
 
     #[inline]
-    pub fn load(&self, word: Word) -> u64 {
-        self.at(word).load(Ordering::Acquire)
-    }
-
-    /// Words that nobody stores through this value: their memory may be read-only.
-    pub fn to_read(object: &Bound<'_, PyAny>) -> PyResult<Words> {
-        lent(object, false).map(Words)
+    pub fn observe(&self, word: Word) -> u64 {
+        memory_order::observe(self.at(word))
     }
 
     /// The lower half of a word: a futex has 32 bits.
@@ -134,6 +142,28 @@ impl Drop for ExactTimer {
     }
 }
 
+/// `publish` of `shm/memory_order.py`, where the machine itself keeps no order.
+#[pyfunction]
+pub fn publish(words: &Bound<'_, PyAny>, at: usize, value: u64) -> PyResult<()> {
+    let words = Words::of(words, true)?;
+    words.publish(words.word(at)?, value);
+    Ok(())
+}
+
+/// `observe` of `shm/memory_order.py`.
+#[pyfunction]
+pub fn observe(words: &Bound<'_, PyAny>, at: usize) -> PyResult<u64> {
+    let words = Words::of(words, false)?;
+    Ok(words.observe(words.word(at)?))
+}
+
+/// `confirm` of `shm/memory_order.py`.
+#[pyfunction]
+pub fn confirm(words: &Bound<'_, PyAny>, at: usize) -> PyResult<u64> {
+    let words = Words::of(words, false)?;
+    Ok(memory_order::confirm(words.at(words.word(at)?)))
+}
+
 /// Memory that nobody else reads or writes for the time being: a write buffer behind `wrote`, or
 /// memory that the caller has just made.
 pub struct Room(PyBuffer<u8>);
@@ -156,15 +186,23 @@ impl Room {
         }
         // SAFETY: within the buffer. The lease of the lane excludes other writers, and readers stop
         // at `wrote`, which is at or before `start`.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>().add(start), length)
-        })
+        Some(unsafe { room_at(self.0.buf_ptr().cast(), start, length) })
     }
 
     /// All of it as the bytes of numbers of N bytes each.
     pub fn numbers<const N: usize>(&mut self) -> &mut [[u8; N]] {
         chunks_mut(self.slice(0, self.len()).unwrap_or_default()).0
     }
+}
+
+/// `length` bytes from `start` on, of memory that begins at `memory`.
+///
+/// # Safety
+/// They are there as long as the reference is used, and nobody else reads or writes them.
+#[inline(always)]
+unsafe fn room_at<'a>(memory: *mut u8, start: usize, length: usize) -> &'a mut [u8] {
+    // SAFETY: the caller's promise
+    unsafe { std::slice::from_raw_parts_mut(memory.add(start), length) }
 }
 
 /// Bytes that another process may change while they are read: a mapped segment, a write buffer.
@@ -243,35 +281,43 @@ impl Bytes for Source {
             return false;
         }
         // SAFETY: within the buffer, as was just checked
-        let from = unsafe { self.0.buf_ptr().cast::<u8>().cast_const().add(start) };
-        let length = out.len();
-        if let Some(last) = out.last_chunk_mut::<8>() {
-            // it may overlap the word before it, which takes less time than a loop over the rest
-            // SAFETY: here and below, what is loaded has its place in `out`, so it is in the buffer
-            *last = unsafe { load::<u64>(from.add(length - 8)) }.to_ne_bytes();
-            let (pairs, rest) = chunks_mut::<16, _>(out);
-            let rest_at = length - rest.len();
-            for (index, pair) in pairs.iter_mut().enumerate() {
-                // SAFETY: as above, and the type is 16 plain bytes
-                *pair = unsafe { transmute::<Pair, [u8; 16]>(load(from.add(index * 16))) };
-            }
-            for (index, word) in chunks_mut::<8, _>(rest).0.iter_mut().enumerate() {
-                // SAFETY: as above
-                *word = unsafe { load::<u64>(from.add(rest_at + index * 8)) }.to_ne_bytes();
-            }
-            return true;
-        }
-        let (fours, rest) = chunks_mut::<4, _>(out);
-        for four in fours {
-            // SAFETY: as above
-            *four = unsafe { load::<u32>(from) }.to_ne_bytes();
-        }
-        let rest_at = length - rest.len();
-        for (index, byte) in rest.iter_mut().enumerate() {
-            // SAFETY: as above
-            *byte = unsafe { load(from.add(rest_at + index)) };
-        }
+        unsafe { copy_from(self.0.buf_ptr().cast::<u8>().cast_const().add(start), out) };
         true
+    }
+}
+
+/// Fills `out` with bytes that others may change meanwhile.
+///
+/// # Safety
+/// As many bytes as `out` has can be loaded there.
+#[inline(always)]
+unsafe fn copy_from(from: *const u8, out: &mut [u8]) {
+    let length = out.len();
+    if let Some(last) = out.last_chunk_mut::<8>() {
+        // it may overlap the word before it, which takes less time than a loop over the rest
+        // SAFETY: here and below, what is loaded has its place in `out`, so it can be loaded
+        *last = unsafe { load::<u64>(from.add(length - 8)) }.to_ne_bytes();
+        let (pairs, rest) = chunks_mut::<16, _>(out);
+        let rest_at = length - rest.len();
+        for (index, pair) in pairs.iter_mut().enumerate() {
+            // SAFETY: as above, and the type is 16 plain bytes
+            *pair = unsafe { transmute::<Pair, [u8; 16]>(load(from.add(index * 16))) };
+        }
+        for (index, word) in chunks_mut::<8, _>(rest).0.iter_mut().enumerate() {
+            // SAFETY: as above
+            *word = unsafe { load::<u64>(from.add(rest_at + index * 8)) }.to_ne_bytes();
+        }
+        return;
+    }
+    let (fours, rest) = chunks_mut::<4, _>(out);
+    for four in fours {
+        // SAFETY: as above
+        *four = unsafe { load::<u32>(from) }.to_ne_bytes();
+    }
+    let rest_at = length - rest.len();
+    for (index, byte) in rest.iter_mut().enumerate() {
+        // SAFETY: as above
+        *byte = unsafe { load(from.add(rest_at + index)) };
     }
 }
 
@@ -316,5 +362,67 @@ impl Numbers {
             unsafe { write_volatile(self.0.buf_ptr().cast::<i64>().add(index), value) };
         }
         is_there
+    }
+}
+
+/// Two threads in the parts of two processes, for Miri: it finds an access that no order protects.
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use super::*;
+
+    const RECORD: &[u8; 27] = b"a record of twenty-seven by";
+
+    /// The address of memory that two threads share, as two processes do.
+    #[derive(Clone, Copy)]
+    struct Shared<T>(*mut T);
+
+    // SAFETY: what is done with the address says why it may be done
+    unsafe impl<T> Send for Shared<T> {}
+
+    impl<T> Shared<T> {
+        fn start(self) -> *mut T {
+            self.0
+        }
+    }
+
+    /// A lessee appends a record, and a reader copies it as soon as the word says that it is there.
+    fn send_and_read(publish: fn(&AtomicU64, u64)) {
+        let (mut memory, mut words) = ([0; 64], [0; 4]);
+        let (bytes, row) = (Shared(memory.as_mut_ptr()), Shared(words.as_mut_ptr()));
+        let lessee = move || {
+            // SAFETY: the array outlives the threads, and the reader stops at the word
+            unsafe { room_at(bytes.start(), 8, RECORD.len()) }.copy_from_slice(RECORD);
+            // SAFETY: the words outlive the threads, which access them as words only
+            publish(unsafe { word_at(row.start(), 4, 1) }, 8 + RECORD.len() as u64);
+        };
+        let reader = move || {
+            let mut out = [0; RECORD.len()];
+            // SAFETY: as above
+            while memory_order::observe(unsafe { word_at(row.start(), 4, 1) }) == 0 {
+                thread::yield_now();
+            }
+            // SAFETY: the array has these bytes
+            unsafe { copy_from(bytes.start().cast_const().add(8), &mut out) };
+            assert_eq!(&out, RECORD);
+        };
+        thread::scope(|both| {
+            both.spawn(lessee);
+            both.spawn(reader);
+        });
+    }
+
+    #[test]
+    fn what_is_published_can_be_read() {
+        send_and_read(memory_order::publish);
+    }
+
+    /// The planted bug: tests/native/test_memory_models.py sees Miri end it for a data race.
+    #[test]
+    #[ignore = "wrong on purpose"]
+    fn planted_relaxed_store() {
+        send_and_read(|word, value| word.store(value, Ordering::Relaxed));
     }
 }

@@ -35,7 +35,7 @@ impl Watch {
         count: usize,
         counter: Option<usize>,
     ) -> PyResult<Watch> {
-        let words = Words::to_read(words)?;
+        let words = Words::of(words, false)?;
         let place = |number: usize| number.checked_mul(stride)?.checked_add(first);
         let watched = (0..count)
             .map(|number| words.word(place(number).unwrap_or(usize::MAX)))
@@ -47,7 +47,8 @@ impl Watch {
     /// The bytes of the watched words now, and the numbers of those that are not as they were.
     fn look<'py>(&self, py: Python<'py>, seen: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         answered(py, || {
-            let words: Vec<u64> = self.watched.iter().map(|word| self.words.load(*word)).collect();
+            let words: Vec<u64> =
+                self.watched.iter().map(|word| self.words.observe(*word)).collect();
             let (before, _) = chunks::<8, _>(seen);
             let moved = words.iter().enumerate().filter(|(number, word)| {
                 before.get(*number).is_none_or(|before| word.to_ne_bytes() != *before)
@@ -84,7 +85,7 @@ impl Watch {
             loop {
                 // It is loaded before the look. So what comes after the look changes it, and then
                 // the kernel lets nobody sleep.
-                let counter = self.counter.map(|word| (word, self.words.load(word)));
+                let counter = self.counter.map(|word| (word, self.words.observe(word)));
                 let passed = began.elapsed();
                 if passed >= limit || self.has_moved(seen) {
                     return;
@@ -107,7 +108,7 @@ impl Watch {
 impl Watch {
     fn has_moved(&self, seen: &[[u8; 8]]) -> bool {
         let mut both = self.watched.iter().zip(seen);
-        both.any(|(word, seen)| self.words.load(*word) != u64::from_ne_bytes(*seen))
+        both.any(|(word, seen)| self.words.observe(*word) != u64::from_ne_bytes(*seen))
     }
 }
 
@@ -119,7 +120,7 @@ pub fn wake<'py>(
     index: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
     answered(py, || {
-        let words = Words::to_read(words)?;
+        let words = Words::of(words, false)?;
         words.wake(words.word(index)?);
         Ok(py.None())
     })
