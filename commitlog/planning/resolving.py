@@ -15,7 +15,7 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.starting_offsets import Bound
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.task_sizes import plan
-from commitlog.reading.known_topics import check_known, waiting_for
+from commitlog.reading.known_topics import check_known, no_lane, waiting_for
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Start, resolve
 
@@ -59,8 +59,7 @@ class Resolver:
             known = self.index.ranges(topic)
             for lane in lanes:
                 if known and lane not in known:  # a declared topic may have no lane yet
-                    lanes_there = ", ".join(map(str, sorted(known)))
-                    raise UnknownTopic(f"{self.options.path}: topic {topic!r} has no lane {lane}; it has {lanes_there}")
+                    raise UnknownTopic(f"{self.options.path}: {no_lane(topic, lane, known)}")
 
     def warn_of_missing(self) -> None:
         """Logs a warning for subscribed topics that do not exist: a stream waits for them."""

@@ -45,6 +45,11 @@ def check_known(
         raise UnknownTopic(_missing(place, missing, filter(is_visible, known_topics(store))))
 
 
+def no_lane(topic: str, lane: int, known: Iterable[int]) -> str:
+    """What everything says that is asked for a lane which a topic does not have."""
+    return f"topic {topic!r} has no lane {lane}; it has {', '.join(map(str, sorted(known))) or 'none yet'}"
+
+
 def waiting_for(place: object, store: TopicsOfStore, wanted: Collection[str], who: str) -> str:
     """Returns a warning if the store does not know some wanted topics, else an empty text.
 

@@ -19,7 +19,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, refusal
 from commitlog.lines import for_shell
-from commitlog.reading.known_topics import check_known
+from commitlog.reading.known_topics import check_known, no_lane
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
 from commitlog.reading.topic_index import TopicIndex
@@ -83,8 +83,7 @@ def plan_trim(index: TopicIndex, topic: str, starts: QueueStarts) -> Trim:
     ranges = index.ranges(topic)
     for lane, number in starts.offsets.get(topic, {}).items():
         if lane not in ranges and number > EARLIEST_OFFSET:
-            there = ", ".join(map(str, sorted(ranges))) or "none yet"
-            raise OffsetOutOfRange(f"topic {topic} has no lane {lane}; it has {there}")
+            raise OffsetOutOfRange(no_lane(topic, lane, ranges))
     before: dict[int, int] = {}
     for lane, queue in sorted(ranges.items()):
         start = starts.of(topic, lane)

@@ -17,6 +17,7 @@ from commitlog.errors import IllegalArgument, OffsetOutOfRange, UnknownTopic
 from commitlog.inspecting.topic_list import topic_list
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex, Ranges
+from commitlog.reading.known_topics import check_known, no_lane
 from commitlog.record.topic_names import check_topic
 from commitlog.remote import requests
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
@@ -116,8 +117,7 @@ def _look(
 def shared_ends(store: ServedStore, access: Access, request: requests.SharedEnds) -> list[int | None]:
     access.check_reads(topic for topic, _ in request.queues)
     with store.index(reads=True) as (index, _):
-        for key in request.queues:
-            _check_queue(index, key)
+        _check_queues(store, access, index, request.queues)
         found = index.shared_ends(request.epoch, request.queues)
     return [found.get((topic, lane)) for topic, lane in request.queues]
 
@@ -126,8 +126,7 @@ def find_by_times(store: ServedStore, access: Access, request: requests.FindByTi
     access.check_reads(topic for topic, _, _ in request.times)
     times = {(topic, lane): ms for topic, lane, ms in request.times}
     with store.index(request.isolation, reads=True) as (index, _):
-        for key in times:
-            _check_queue(index, key)
+        _check_queues(store, access, index, times)
         found = index.find_by_times(times)
     return [found[topic, lane] for topic, lane, _ in request.times]
 
@@ -135,6 +134,7 @@ def find_by_times(store: ServedStore, access: Access, request: requests.FindByTi
 def sizes(store: ServedStore, access: Access, request: requests.Sizes) -> list[float]:
     ranges = _ranges(access, request.ranges)
     with store.index(request.isolation) as (index, _):
+        _check_queues(store, access, index, ranges)
         return [_mean(index, {key: bounds}) for key, bounds in _kept(index, ranges).items()]
 
 
@@ -147,6 +147,7 @@ def _mean(index: LocalIndex, ranges: Ranges) -> float:
 def limit_rows(store: ServedStore, access: Access, request: requests.LimitRows) -> list[int]:
     ranges = _ranges(access, request.ranges)
     with store.index(reads=True) as (index, _):
+        _check_queues(store, access, index, ranges)
         ends = index.limit_rows(_kept(index, ranges), request.most, request.first, request.options)
     return [ends[key] for key in ranges]
 
@@ -235,19 +236,22 @@ def _ranges(access: Access, parts: tuple[requests.QueuePart, ...]) -> dict[Queue
     return {(topic, lane): (begin, end) for topic, lane, begin, end in parts}
 
 
-def _check_queue(index: LocalIndex, key: QueueKey) -> None:
-    if key[1] not in index.ranges(key[0]):
-        raise UnknownTopic(f"there is no topic {key[0]!r} in lane {key[1]}")
+def _check_queues(store: ServedStore, access: Access, index: LocalIndex, keys: Iterable[QueueKey]) -> None:
+    """Raises IllegalTopic, and UnknownTopic, which lists no topic that the client may not see."""
+    for topic, lane in keys:
+        known = index.ranges(topic)
+        if lane not in known:
+            check_known(store.path, index, [topic], access.covers)
+            raise UnknownTopic(f"{store.path}: {no_lane(topic, lane, known)}")
 
 
 def _kept(index: LocalIndex, ranges: Ranges) -> dict[QueueKey, tuple[int, int]]:
     """The ranges without what retention has removed since the client has looked.
 
-    Raises UnknownTopic, OffsetOutOfRange for a range that the store does not have yet.
+    Raises OffsetOutOfRange for a range that the store does not have yet.
     """
     kept = {}
     for key, (begin, end) in ranges.items():
-        _check_queue(index, key)
         queue = index.ranges(key[0])[key[1]]
         if not 0 <= begin <= end <= queue.end:
             raise OffsetOutOfRange(f"topic {key[0]}, lane {key[1]}: [{begin}, {end}) is not within [0, {queue.end})")

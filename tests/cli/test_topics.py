@@ -180,7 +180,7 @@ def test_trim_and_delete(tmp_path: Path) -> None:
         (("--trim", "ordrs", "--before", "latest"), b"no topic ordrs; there are: orders, other"),
         (("--trim", "orders", "--before", "101"), b"topic orders, lane 0: offset 101 is outside [0, 100]"),
         (("--trim", "orders", "--before", '{"0": 101}'), b"topic orders, lane 0: offset 101 is outside [0, 100]"),
-        (("--trim", "orders", "--before", '{"7": 1}'), b"topic orders has no lane 7; it has 0, 1"),
+        (("--trim", "orders", "--before", '{"7": 1}'), b"topic 'orders' has no lane 7; it has 0, 1"),
         (("--trim", "orders", "--before", "{}"), b"{} names no lane; give an offset of each lane"),
         (("--trim", "orders", "--before", '{"0": '), b"is not JSON"),
         (("--trim", "orders", "--before", "9999-01-01"), b"'9999-01-01' is in the future"),

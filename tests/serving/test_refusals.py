@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from commitlog.errors import (
     ServerError,
     ServerUnavailable,
     StoreNotFound,
+    UnknownTopic,
 )
 from commitlog.planning.address import Address, parse_address
 from commitlog.remote import flight_connection, requests
@@ -90,6 +91,23 @@ def checked(kind: type[CommitLogError], error: CommitLogError) -> str:
     for foreign in ("gRPC", "Traceback", 'File "', "/tmp", "/pytest", "Flight"):
         assert foreign not in text
     return text
+
+
+@pytest.mark.parametrize(
+    ("action", "request_of"),
+    [
+        ("find_by_times", lambda topic, lane: requests.FindByTimes("store", ((topic, lane, 1),))),
+        ("sizes", lambda topic, lane: requests.Sizes("store", ((topic, lane, 0, 1),))),
+        ("limit_rows", lambda topic, lane: requests.LimitRows("store", ((topic, lane, 0, 1),), 1, (topic, lane))),
+        ("shared_ends", lambda topic, lane: requests.SharedEnds("store", 0, ((topic, lane),))),
+    ],
+)
+def test_a_topic_that_is_not_there(action: str, request_of: Callable[[str, int], object], plain: Server) -> None:
+    """The words are those of every door."""
+    missing = refused(UnknownTopic, address_of(plain), action, request_of("nothing", 0))
+    assert missing == "store: no topic nothing; there are: orders, other"
+    no_lane = refused(UnknownTopic, address_of(plain), action, request_of("orders", 7))
+    assert no_lane == "store: topic 'orders' has no lane 7; it has 0, 1"
 
 
 @contextmanager
