@@ -51,8 +51,9 @@ def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 def _check_pair(name: object, value: object, what: str) -> None:
     if what == "key" and not isinstance(value, str):
-        way = "decode it, as in key.decode()" if isinstance(value, bytes | bytearray) else "use str()"
-        raise IllegalProperty(f"a key is text, not {type(value).__name__}: {way}")
+        ways = {"bytes": "decode it, as in key.decode()", "memoryview": "decode it, as in bytes(key).decode()"}
+        kind = "bytes" if isinstance(value, bytes | bytearray) else type(value).__name__
+        raise IllegalProperty(f"a key is text, not {type(value).__name__}: {ways.get(kind, 'use str()')}")
     if not isinstance(name, str) or not isinstance(value, str):
         kinds = f"{type(name).__name__} and {type(value).__name__}"
         raise IllegalProperty(f"{what}: name and value are both str, not {kinds}; use str() or .decode()")

@@ -130,7 +130,7 @@ def _as_arrow(rows: Any) -> pa.Table:
 def _fitted(rows: Columns, schema: TopicSchema) -> pa.Table:
     for name in rows.by_name:
         if schema.columns.get_field_index(name) < 0:
-            raise IllegalRow(f"there is no column {name!r}; {_wanted(schema)}")
+            raise IllegalRow(_no_column(name, schema))
     columns = []
     for field in schema.columns:
         column = rows.by_name.get(field.name)
@@ -267,7 +267,14 @@ def _refuse_names(rows: list[Mapping[str, Any]], schema: TopicSchema) -> None:
     for number, row in enumerate(rows):
         if not known.issuperset(row):
             name = next(name for name in row if name not in known)
-            raise IllegalRow(f"row {number}: there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}", number)
+            raise IllegalRow(f"row {number}: {_no_column(name, schema)}", number)
+
+
+def _no_column(name: object, schema: TopicSchema) -> str:
+    if isinstance(name, str):
+        return f"there is no column {name!r:.{_SHOWN}}; {_wanted(schema)}"
+    way = "decode it" if isinstance(name, bytes) else "use str()"
+    return f"there is no column {name!r:.{_SHOWN}}: a column's name is text, so {way}; {_wanted(schema)}"
 
 
 def _getter(name: str) -> Callable[[Mapping[str, Any]], Any]:

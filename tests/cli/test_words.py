@@ -23,12 +23,25 @@ SMALL = {"store": {"segment_bytes": 1 << 16}}
 def test_a_key_is_text(tmp_path: Path) -> None:
     wrong: Any
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
-        for wrong in (b"k", bytearray(b"k")):
-            with pytest.raises(IllegalProperty, match=r"a key is text, not byte.*: decode it"):
+        for wrong in (b"k", bytearray(b"k"), memoryview(b"k")):
+            with pytest.raises(IllegalProperty, match=r"a key is text, not (byte|memory).*: decode it"):
                 producer.send("t", b"", key=wrong)
         wrong = [3]
         with pytest.raises(IllegalProperty, match="a key is text, not int: use str"):
             producer.send_batch("t", [b""], keys=wrong)
+
+
+def test_a_key_of_rows_and_a_name_of_a_column_are_text(tmp_path: Path) -> None:
+    wrong: Any
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
+        store.create_topic("t", schema="id INT")
+        for wrong, way in ((b"k", "decode it"), (3, "use str")):
+            with pytest.raises(IllegalProperty, match=f"a key is text, not .*: {way}"):
+                producer.send_rows("t", [{"id": 1}], key=wrong)
+            with pytest.raises(
+                IllegalRow, match=f"row 0: there is no column {wrong!r}: a column's name is text, so {way}"
+            ):
+                producer.send_rows("t", [{wrong: 1}])
 
 
 def test_a_time_without_a_zone(tmp_path: Path) -> None:
