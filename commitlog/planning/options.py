@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from commitlog.columns.arrow_columns import COLUMN_TYPES, KAFKA_COLUMNS
 from commitlog.columns.read_plan import DEFAULTS, JsonMode, ReadOptions, Values
-from commitlog.errors import IllegalArgument, OptionError, ReaderError
+from commitlog.errors import IllegalArgument, OptionError, ReaderError, StoreNotFound
 from commitlog.planning.address import OF_SPARK, Address, Credentials, address_of
 from commitlog.planning.option_names import spelled
 from commitlog.planning.option_values import bad, boolean, choice, duration_ms, json_object, topic_name, whole_number
@@ -130,7 +130,9 @@ _CREDENTIALS = {
 def store_of(values: Mapping[str, str]) -> tuple[str, Address | None]:
     """Option `path`: a directory, made absolute beside the driver, or the URL of a served store.
 
-    Executors may have another working directory. Raises OptionError if it is missing or wrong.
+    Executors may have another working directory, and a client of Spark Connect has one that the
+    server does not know. Raises OptionError if it is missing or wrong, and StoreNotFound if it is
+    relative and leads nowhere.
     """
     path = values.get("path", "")
     if not path:
@@ -141,7 +143,14 @@ def store_of(values: Mapping[str, str]) -> tuple[str, Address | None]:
     except IllegalArgument as error:
         raise OptionError(str(error)) from None
     if address is None:
-        return os.path.abspath(os.path.expanduser(_without_scheme(path))), None
+        given = os.path.expanduser(_without_scheme(path))
+        absolute = os.path.abspath(given)
+        if not given.startswith("/") and not os.path.lexists(absolute):
+            raise StoreNotFound(
+                f"option path: {path!r:.200} is relative, and Spark's driver has no {absolute}; with Spark Connect the "
+                f"driver is the server, in its own directory: give an absolute path"
+            )
+        return absolute, None
     return str(address), address
 
 

@@ -57,6 +57,10 @@ print(typed.columns, typed.count())
 copy = frame.select("value").write.format("commitlog").options(topic="copy", **credentials).mode("append")
 copy.save(url)
 print(rows(path, "copy").select("value").exceptAll(rows(path, "orders").select("value")).count(), rows(path, "copy").count())
+try:
+    rows("store", "orders").count()
+except Exception as error:
+    print("StoreNotFound: option path: 'store' is relative" in str(error))
 spark.stop()
 """
 
@@ -86,7 +90,10 @@ def spark_connect(tmp_path: Path, quick_java: None) -> Iterator[str]:
 
 
 def test_a_client_of_spark_connect(tmp_path: Path, certificates: Certificates, spark_connect: str) -> None:
-    """Batches, streams and the sink; the client gives Spark the token's file."""
+    """Batches, streams and the sink; the client gives Spark the token's file.
+
+    A relative path, which is there for the client, is not for the server, and the error says so.
+    """
     certificate, key = certificates.make("server")
     tokens = tmp_path / "tokens.json"
     (tmp_path / "secret-token").write_text(add_token(tokens, Access("spark", ("*",), read=True, write=True)))
@@ -106,5 +113,5 @@ def test_a_client_of_spark_connect(tmp_path: Path, certificates: Certificates, s
                 text=True,
                 timeout=200,
             )
-    said = ["pyspark.sql.connect.session 1000 0", "1000", "['number'] 1", "0 1000"]
+    said = ["pyspark.sql.connect.session 1000 0", "1000", "['number'] 1", "0 1000", "True"]
     assert done.stdout.splitlines() == said, done.stderr

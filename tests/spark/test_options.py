@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from commitlog.errors import OptionError
+from commitlog.errors import OptionError, StoreNotFound
 from commitlog.planning import session_zone
 from commitlog.planning.options import Subscription, parse_options
 from commitlog.reading.starting_point import Start
@@ -38,7 +38,26 @@ def test_precedence_and_defaults() -> None:
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "events").mkdir()
     assert parse_options({"path": "data/../events"}).path == str(tmp_path / "events")
+
+
+@pytest.mark.parametrize("given", ["data/events", "./data/events"])
+def test_a_relative_path_that_leads_nowhere(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Spark Connect it may be there for the client, and the server has another directory."""
+    monkeypatch.chdir(tmp_path)
+    rows = StructType([StructField("value", BinaryType())])
+    for use in (
+        lambda: source(path=given).reader(rows),
+        lambda: source(path=given).streamReader(rows),
+        lambda: CommitLogDataSource({"path": given, "topic": "orders"}).writer(rows, overwrite=False),
+    ):
+        with pytest.raises(StoreNotFound) as raised:
+            use()
+        assert str(raised.value) == (
+            f"option path: {given!r} is relative, and Spark's driver has no {tmp_path}/data/events; with Spark Connect the "
+            f"driver is the server, in its own directory: give an absolute path"
+        )
 
 
 @pytest.mark.parametrize("path", ["file:/a b/c#d", "file:///a%20b/c#d", "FILE://localhost/a%20b/c%23d", "/a b/c#d"])
@@ -48,6 +67,7 @@ def test_a_path_may_be_a_uri(path: str) -> None:
 
 def test_a_path_that_only_looks_like_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "12:30/events").mkdir(parents=True)
     assert parse_options({"path": "12:30/events"}).path == str(tmp_path / "12:30/events")
 
 
@@ -70,7 +90,7 @@ def test_a_session_s_zone_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_pattern_is_trimmed() -> None:
-    assert parse_options({"path": "x", "subscribePattern": " ord.* "}).subscription.chosen(["orders"]) == ["orders"]
+    assert parse_options({"path": "/x", "subscribePattern": " ord.* "}).subscription.chosen(["orders"]) == ["orders"]
 
 
 def test_subscriptions() -> None:
@@ -101,4 +121,4 @@ def test_a_schema_without_columns() -> None:
 def test_a_pattern_that_is_none(pattern: str, text: str) -> None:
     """Whatever Python's `re` raises for it; and none that a reader's file can't hold."""
     with pytest.raises(OptionError, match=f"option subscribePattern: .* {text}"):
-        parse_options({"path": "x", "subscribePattern": pattern})
+        parse_options({"path": "/x", "subscribePattern": pattern})
