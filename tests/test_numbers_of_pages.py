@@ -21,6 +21,7 @@ from commitlog.forwarding import cluster, forwarder
 from commitlog.ingest import feeding
 from commitlog.ingest.producer_loop import IDLE_SECONDS
 from commitlog.opening import pool_sizing
+from commitlog.reading import watched_words
 from commitlog.record.body_compression import PLAIN_BODY_BYTES_MAX
 from commitlog.remote import fetching, flight_connection, outbox, remote_index, requests
 from commitlog.replicas import replica
@@ -180,6 +181,7 @@ DEFINED: dict[str, list[str]] = {
         f"something that is flushed for {s(health.HealthLimits.replica_behind_ms / 1000)}",
         f"`…` ({s(CONFIG.supervisor.stop_timeout_ms / 1000)}) for it",
     ],
+    "docs/python.md": [f"during {watched_words._BUSY_NS // 10**6} ms after each one"],
     "docs/remote-producers.md": [
         f"for {outbox.LINGER_NS // 10**6} ms, or up to {outbox.BATCH_MESSAGES:,} messages or {mib(outbox.BATCH_BYTES)}",
         f"while {mib(outbox.OUTBOX_BYTES)} are on their way",
