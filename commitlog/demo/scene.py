@@ -155,7 +155,8 @@ class Scene:
         """Kills a stage with SIGKILL, unless it is dead already."""
         pid = self.pids()[name]
         if pid:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just died by itself
+                os.kill(pid, signal.SIGKILL)
             self.kills += 1
             self._killed_stages.append(_KilledStage(name, pid, SYSTEM_CLOCK.monotonic_ns(), self.accepted))
 

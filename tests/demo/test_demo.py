@@ -17,7 +17,8 @@ import commitlog
 from commitlog.demo import scene as scene_module
 from commitlog.demo.notebook_file import notebook
 from commitlog.demo.scene import SCHEMA, Scene, Sent, by_producer, sales, totals
-from tests.command_line import run
+from tests.builders.played_java import play_java
+from tests.command_line import run, run_process
 from tests.keys_and_screen import terminal
 from tests.waiting import wait_until
 
@@ -59,7 +60,8 @@ def test_kills_on_a_terminal(temporary: Path, tmp_path: Path) -> None:
         assert screen.end(patience=SPARK_SECONDS) == 0, screen.shown.decode()
         said = screen.shown.decode()
     assert "2 kills; " in said
-    assert "each row is there exactly once; the store stays" in said
+    assert "each row is there exactly once" in said
+    assert f"the store stays: commitlog cat {store} --rows" in said
     rows = commitlog.read(store, "sales").count()
     assert f"the log has {rows:,}, Spark has read {rows:,}" in " ".join(said.split())
     run("destroy", store, "--yes")
@@ -81,6 +83,18 @@ def test_ctrl_c_before_spark_has_started(temporary: Path) -> None:
     assert (process.returncode, errors) == (0, "")
     assert said.splitlines()[-1] == "each row is there exactly once"
     assert "Spark has read 0: it had not started yet" in said
+
+
+def test_spark_that_does_not_start(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest goes on. The end of Spark's log is shown, since the log goes with the folder."""
+    play_java(tmp_path, monkeypatch, "echo 'no room for a heap' >&2; exit 1")
+    done = run_process("demo", "--seconds", "1")
+    said = done.stdout.decode()
+    assert done.returncode == 1, said
+    assert "Spark has failed: " in said
+    assert "each row is there exactly once\nSpark has not read all of them; the end of its log:\n" in said
+    assert "no room for a heap" in said
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize(

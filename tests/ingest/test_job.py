@@ -22,6 +22,7 @@ from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.job import Job
 from commitlog.ingest.run_settings import choose
 from commitlog.ingest.verdict import parquet_files
+from tests.builders.played_java import play_java
 from tests.command_line import run
 from tests.namespaces import with_tmpfs
 from tests.nightly import with_nightly
@@ -51,17 +52,6 @@ def running(directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]
 
 def said(directory: Path) -> str:
     return (directory / "said").read_text()
-
-
-def play_java(directory: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
-    """A Java of version 17 that does this instead of starting Spark."""
-    java = directory / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    facts = f"echo 'java.specification.version = 17'; echo 'java.home = {directory / 'java'}'"
-    java.write_text(f"#!/bin/sh\ncase $* in *-XshowSettings*) {facts} ;; *) {does} ;; esac\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(directory / "java"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
 
 
 def wait_for_phase(directory: Path, process: subprocess.Popen[bytes], phase: str) -> None:
