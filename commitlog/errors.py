@@ -89,6 +89,10 @@ class ReplicationRefused(CommitLogError):
     """Replication is not possible with this address, certificate or protocol."""
 
 
+class UnitRefused(CommitLogError):
+    """A systemd unit is not written: somebody has edited it, or it could not run from here."""
+
+
 class StoreRunning(CommitLogError):
     """The stages of this store are running already, under another owner."""
 

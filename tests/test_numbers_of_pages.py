@@ -146,7 +146,7 @@ DEFINED: dict[str, list[str]] = {
     "docs/command-line.md": ["a percent sign"],
     "docs/containers.md": [
         f"/dev/shm has {mib(_SHM_OF_DOCKER)}",
-        "the limit is `…` and 512 MiB more",  # configs/kubernetes.yaml, which tests/recipes compares
+        "the limit is `…` and 512 MiB more",  # configs/kubernetes/store/store.yaml, which tests/recipes compares
     ],
     "docs/forward.md": [
         f"librdkafka's queue, {cluster.QUEUE_KIBIBYTES >> 10} MiB",

@@ -40,7 +40,14 @@ _WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaErr
 
 GROUPS: dict[str, dict[str, str]] = {
     "Try": {"demo": "demo"},
-    "Run": {"run": "run", "stop": "stop", "config": "config", "destroy": "destroy", "ingest": "ingest"},
+    "Run": {
+        "run": "run",
+        "stop": "stop",
+        "config": "config",
+        "systemd": "systemd",
+        "destroy": "destroy",
+        "ingest": "ingest",
+    },
     "Write and read": {"produce": "produce", "cat": "cat"},
     "Look": {
         "health": "health",

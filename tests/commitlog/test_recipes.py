@@ -24,12 +24,20 @@ ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "configs/commitlog@.service"
 SERVE_UNIT = ROOT / "configs/commitlog-serve@.service"
 REPLICA_UNIT = ROOT / "configs/commitlog-replica@.service"
+FORWARD_UNIT = ROOT / "configs/commitlog-forward@.service"
+METRICS_UNIT = ROOT / "configs/commitlog-metrics@.service"
+BACKUP_UNIT = ROOT / "configs/commitlog-backup@.service"
+TIMER = ROOT / "configs/commitlog-backup@.timer"
+SERVICES = [UNIT, SERVE_UNIT, REPLICA_UNIT, FORWARD_UNIT, METRICS_UNIT, BACKUP_UNIT]
+ENVIRONMENT = (ROOT / "configs/systemd.env").read_text()
+EXPOSURE_MAX = 4.0
+"""What `systemd-analyze security` may say at most, of 10. It is 1.6."""
 RECIPE = ROOT / "configs/Containerfile"
 STAGES_STOP_SECONDS = 4 * Config().supervisor.stop_timeout_ms / 1000
 
 
 def unit(file: Path = UNIT) -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(interpolation=None)
+    parser = configparser.ConfigParser(interpolation=None, strict=False)  # a filter of calls has two lines
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(file)
     return parser
@@ -87,25 +95,77 @@ def test_the_unit_of_a_replica_runs_a_command_that_there_is() -> None:
     """In the directory of the unit of the store, which it excludes."""
     parsed = unit(REPLICA_UNIT)
     words = shlex.split(parsed["Service"]["ExecStart"].replace("\\\n", " ").replace("%i", "events"))
-    check_command([word.replace("${FROM}", "db1:4440") for word in words])
+    check_command([word.replace("${REPLICA_FROM}", "db1:4440") for word in words])
     assert words[2] in state_directories()
     assert parsed["Unit"]["Conflicts"] == UNIT.name.replace("@", "@%i")
     assert parsed["Service"]["Type"] == "notify"
 
 
-@pytest.mark.parametrize("file", [UNIT, SERVE_UNIT, REPLICA_UNIT], ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    ("file", "store_at"), [(FORWARD_UNIT, 2), (METRICS_UNIT, 2), (BACKUP_UNIT, 2)], ids=lambda value: str(value)[-20:]
+)
+def test_the_units_beside_a_store_run_commands_that_there_are(file: Path, store_at: int) -> None:
+    """Of the store that the first unit runs, as its user. What differs is in its environment."""
+    text = file.read_text()
+    service = unit(file)["Service"]
+    line = service["ExecStart"].replace("%i", "events").replace("$FORWARD_OPTIONS", "--by-key")
+    names = re.findall(r"\$\{(\w+)\}", line)
+    for name in names:
+        (value,) = re.findall(rf"^#?{name}=(.+)$", ENVIRONMENT, re.MULTILINE)
+        line = line.replace(f"${{{name}}}", value)
+    words = shlex.split(line)
+    check_command(words)
+    assert words[store_at] in state_directories()
+    assert (service["User"], service["RemoveIPC"]) == (unit()["Service"]["User"], "no")
+    assert service["EnvironmentFile"].removeprefix("-") == "/etc/commitlog/%i.env"
+    # A variable without a line in that file: the unit has a value, or the file has to be there.
+    assert all(f"Environment={name}=" in text or not service["EnvironmentFile"].startswith("-") for name in names)
+
+
+def test_the_forwarder_is_not_started_again_in_vain() -> None:
+    """As docs/forward.md says."""
+    assert unit(FORWARD_UNIT)["Service"]["RestartPreventExitStatus"] in (ROOT / "docs/forward.md").read_text()
+
+
+def test_the_timer_starts_the_backup() -> None:
+    """It has its name, and no other unit's."""
+    assert TIMER.with_suffix(".service") == BACKUP_UNIT
+    assert "Unit" not in unit(TIMER)["Timer"]
+    assert unit(TIMER)["Install"]["WantedBy"] == "timers.target"
+    assert unit(BACKUP_UNIT)["Service"]["Type"] == "oneshot"
+
+
+@pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.name)
+def test_a_unit_may_do_little(file: Path, tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    copy = tmp_path / file.name.replace("@", "@events")
+    copy.write_text(file.read_text())
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", copy], capture_output=True, text=True
+    )
+    found = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
+    assert found, done
+    assert float(found[1]) <= EXPOSURE_MAX
+
+
+@pytest.mark.parametrize(
+    "file", [UNIT, SERVE_UNIT, REPLICA_UNIT, FORWARD_UNIT, BACKUP_UNIT], ids=lambda file: file.name
+)
 def test_a_unit_makes_the_directory_of_all_stores(file: Path) -> None:
     """Its user may write there: copies and files of tokens stand beside the stores."""
     assert "/var/lib/commitlog" in state_directories(file)
 
 
-@pytest.mark.parametrize("file", [UNIT, SERVE_UNIT, REPLICA_UNIT], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*SERVICES, TIMER], ids=lambda file: file.name)
 def test_systemd_understands_the_unit(file: Path, tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     copy = tmp_path / file.name.replace("@", "@events")
     copy.write_text(file.read_text().replace("/opt/commitlog/bin/commitlog", "/bin/true"))
     copy.chmod(0o644)
+    if file is TIMER:
+        (tmp_path / "commitlog-backup@events.service").write_text("[Service]\nExecStart=/bin/true\n")
     quiet = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}
     done = subprocess.run(["systemd-analyze", "verify", copy], env=quiet, capture_output=True, text=True)
     complaints = [line for line in done.stderr.splitlines() if copy.name in line]

@@ -1,4 +1,4 @@
-"""configs/Containerfile and configs/kubernetes.yaml, as far as this goes without an engine.
+"""configs/Containerfile and configs/kubernetes, as far as this goes without an engine.
 
 The command of the image runs as the first process of namespaces of its own, with the /dev/shm of a
 container.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,11 @@ import yaml
 from commitlog import Reader
 from commitlog.cli.app import app
 from commitlog.config import Config
+from commitlog.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
 IMAGE = (ROOT / "configs/Containerfile").read_text()
-MANIFEST = list(yaml.safe_load_all((ROOT / "configs/kubernetes.yaml").read_text()))
+MANIFEST = list(yaml.safe_load_all((ROOT / "configs/kubernetes/store/store.yaml").read_text()))
 STAGES_STOP_SECONDS = 4 * Config().supervisor.stop_timeout_ms / 1000
 COMMITLOG = str(Path(sys.executable).with_name("commitlog"))
 UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
@@ -86,7 +89,7 @@ def test_the_manifest_names_commands_that_there_are(words: list[str]) -> None:
 
 def test_the_manifest_of_a_served_store() -> None:
     """The server sees the store as the stages do, and its command names files that are mounted."""
-    service, stateful = yaml.safe_load_all((ROOT / "configs/kubernetes-serve.yaml").read_text())
+    service, stateful = yaml.safe_load_all((ROOT / "configs/kubernetes/serve/serve.yaml").read_text())
     spec = stateful["spec"]["template"]["spec"]
     (stages,), (program, server) = spec["initContainers"], spec["containers"]
     assert stages["command"] == pod()["initContainers"][0]["command"]
@@ -105,6 +108,49 @@ def test_the_manifest_of_a_served_store() -> None:
     (port,) = service["spec"]["ports"]
     assert params["listen"] == f"0.0.0.0:{port['port']}"
     assert server["ports"][0]["containerPort"] == port["port"]
+
+
+def kustomized(folder: str) -> list[Any]:
+    """What a real kustomize makes of a folder of configs/kubernetes."""
+    tools = (["kustomize", "build"], ["kubectl", "kustomize"])
+    words = next((words for words in tools if shutil.which(words[0])), None)
+    if words is None:
+        pytest.skip("neither kustomize nor kubectl is installed")
+    place = ROOT / "configs/kubernetes" / folder
+    done = subprocess.run([*words, place], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.parametrize("folder", ["store", "serve"])
+def test_a_base_is_its_manifest(folder: str) -> None:
+    """So `apply -k` and `apply -f` do the same."""
+    manifest = list(yaml.safe_load_all((ROOT / f"configs/kubernetes/{folder}/{folder}.yaml").read_text()))
+    by_kind = {part["kind"]: part for part in kustomized(folder)}
+    assert by_kind == {part["kind"]: part for part in manifest}
+
+
+def test_the_example_of_an_overlay() -> None:
+    """It changes names, images, sizes and the configuration, and nothing else."""
+    by_kind = {part["kind"]: part for part in kustomized("example")}
+    config, service, stateful = by_kind["ConfigMap"], by_kind["Service"], by_kind["StatefulSet"]
+    load_config(tomllib.loads(config["data"]["commitlog.toml"]))
+    spec = stateful["spec"]["template"]["spec"]
+    (stages,), (program,) = spec["initContainers"], spec["containers"]
+    assert stages["command"] == pod()["initContainers"][0]["command"]
+    assert stages["startupProbe"] == pod()["initContainers"][0]["startupProbe"]
+    mounted = {mount["mountPath"]: mount for mount in stages["volumeMounts"]}
+    assert mounted[stages["command"][3]]["subPath"] in config["data"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == config["metadata"]["name"]
+    for container in (stages, program):
+        limit = size(container["resources"]["limits"]["memory"])
+        assert limit >= size(volumes["shm"]["emptyDir"]["sizeLimit"]) + (512 << 20)
+        assert {"/data", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert "registry.example.com/" in container["image"]
+    labels = stateful["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == stateful["spec"]["selector"]["matchLabels"] == labels
+    assert stateful["spec"]["serviceName"] == service["metadata"]["name"] == labels["app"]
 
 
 def namespaces() -> list[str]:
