@@ -62,6 +62,7 @@ Answer = dict[str, Any]
 
 def main() -> None:
     """Answers until the end of the input."""
+    set_process_title("planner")  # of no store yet
     warnings.simplefilter("always", ReadingWarning)  # a process that lives long would say each but once
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, and the planner ends with it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

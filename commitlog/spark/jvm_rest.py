@@ -20,15 +20,18 @@ from pyspark.sql.types import StructType
 
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.errors import CommitLogError
+from commitlog.process_title import set_process_title
 from commitlog.spark.task_reading import Task, read_task
 
 
 def main() -> None:
     """Reads what the one line of the input says."""
+    set_process_title("task_rest")  # of no store yet
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the task ends it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody wants the rows any more
     question = json.loads(sys.stdin.buffer.readline())  # UTF-8, whatever text is here
     plan = replace(_plan(json.loads(question["plan"])), slices=tuple(Slice(*piece) for piece in question["slices"]))
+    set_process_title("task_rest", plan.path)
     schema = to_arrow_schema(StructType.fromJson(json.loads(question["schema"])), timezone="UTC")
     outcome: dict[str, str] = {}
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.builders.hand_made import HandMadeStore
+from tests.shown import shown
 from tests.spark.jvm_frames import children, failure, harm, load, store_of_one_lane
 from tests.waiting import wait_until
 
@@ -88,11 +89,19 @@ def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, tmp_
 
     with ThreadPoolExecutor(1) as pool:
         count = pool.submit(counted)
-        (rest,) = wait_until(lambda: children(spark, "jvm_rest"), "Python reads the rest")
+        (rest,) = wait_until(lambda: children(spark, "task_rest"), "Python reads the rest")
+        wait_until(lambda: shown(rest) == ["task_rest", f"commitlog: task_rest {store.path}"], "it names its store")
         with stopped(rest):
             context.cancelJobGroup("of this test")
             assert "cancelled" in str(count.exception()).lower()
-            wait_until(lambda: not children(spark, "jvm_rest"), "the task's process has ended")
+            wait_until(lambda: not children(spark, "task_rest"), "the task's process has ended")
+
+
+@pytest.mark.parametrize(("module", "role"), [("jvm_planner", "planner"), ("jvm_rest", "task_rest")])
+def test_a_process_has_its_name_before_it_is_asked(module: str, role: str) -> None:
+    with subprocess.Popen([sys.executable, "-m", f"commitlog.spark.{module}"], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: shown(process.pid) == [role, f"commitlog: {role}"], f"ps shows {role}")
+        process.kill()
 
 
 @pytest.mark.parametrize("sources", [{}, {"sources": "0" * 64}])

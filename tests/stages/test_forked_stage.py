@@ -11,6 +11,7 @@ from pathlib import Path
 import commitlog
 from commitlog.shm.layout import STAGES
 from tests.crash.scene import pid_of
+from tests.shown import shown
 
 
 def test_a_stage_has_a_name_and_descriptors_of_its_own(tmp_path: Path) -> None:
@@ -39,12 +40,6 @@ def test_a_supervisor_names_its_store(tmp_path: Path) -> None:
     path = tmp_path.joinpath(*["a long name of a directory"] * 8, "store")
     with commitlog.Store.open(path, {"store": {"segment_bytes": 1 << 16}}):
         assert shown(pid_of(path, "")) == ["supervisor", f"commitlog: supervisor {path}"]
-
-
-def shown(pid: int) -> list[str]:
-    """What `ps` shows of a process: its short name and its command line."""
-    command = ["ps", "-ww", "-o", "comm:15=,args=", "-p", str(pid)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.rstrip().split(maxsplit=1)
 
 
 PROGRAM = """
