@@ -83,11 +83,11 @@ def trim(
     deleted = f"deleted {counted(segments, 'segment')}, {counted(segments * facts.segment_bytes, 'byte')}"
     print_lines([f"{deleted}; {kept}"])
     if held:
-        name = for_shell(directory.path)
+        quoted = for_shell(directory.path)
         print_lines(
             [
-                f"others could go, and are kept for named readers or replicas: `commitlog readers {name}` and "
-                f"`commitlog replicas {name}` show them, --force deletes all the same"
+                f"others could go, and are kept for named readers or replicas: `commitlog readers {quoted}` and "
+                f"`commitlog replicas {quoted}` show them, --force deletes all the same"
             ]
         )
 

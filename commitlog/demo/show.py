@@ -20,7 +20,7 @@ from commitlog.demo.spark_table import LOG
 from commitlog.errors import MissingPackage, StoreRefused, how_to_install
 from commitlog.ingest.link import Child
 from commitlog.keyboard import keyboard
-from commitlog.lines import aligned, fitted, middle_cut
+from commitlog.lines import aligned, fitted, for_shell, middle_cut
 from commitlog.quantities import counted
 
 FRAME_SECONDS = 0.5
@@ -57,7 +57,7 @@ def show(seconds: float, store: Path | None) -> bool:
             demo.run(seconds)
             is_good = demo.judge()
     if store is not None:
-        print(f"the store stays: commitlog cat {store} --rows")
+        print(f"the store stays: commitlog cat {for_shell(store)} --rows")
     return is_good
 
 

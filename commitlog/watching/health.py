@@ -205,17 +205,17 @@ def _reason(
 
 
 def _store(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
-    facts, store = snapshot.statistics, for_shell(snapshot.statistics.path)
-    run = f"commitlog run {store}"
+    facts, quoted = snapshot.statistics, for_shell(snapshot.statistics.path)
+    run = f"commitlog run {quoted}"
     its_file = "" if snapshot.config == Config() else " (with the --config FILE that it had)"
     silent_ms = facts.supervisor_silent_ms or 0.0
     if facts.superseded_by and not facts.running:
         text = f"a replica of this store was promoted ({facts.superseded_by})"
         way_out = f"send to that one, and make this one its replica, with its address and {CERTIFICATE_FILES}"
-        yield _reason("stopped", text, way_out, f"commitlog rejoin {store} --from HOST:PORT {CERTIFICATES}")
+        yield _reason("stopped", text, way_out, f"commitlog rejoin {quoted} --from HOST:PORT {CERTIFICATES}")
     elif facts.backup and not facts.running:
-        way_out = f"{BACKUP_STARTS}, so restore a copy of it (`commitlog backup {store} DEST`); whether it is whole"
-        yield _reason("stopped", "it is a backup, and was never started", way_out, f"commitlog verify {store}")
+        way_out = f"{BACKUP_STARTS}, so restore a copy of it (`commitlog backup {quoted} DEST`); whether it is whole"
+        yield _reason("stopped", "it is a backup, and was never started", way_out, f"commitlog verify {quoted}")
     elif facts.killed:
         yield _reason("killed", "the store was killed, or its machine went down", f"continue it{its_file}", run)
     elif facts.replica_of:
@@ -224,7 +224,7 @@ def _store(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
         yield _reason("stopped", "the store does not run", f"start it{its_file}", run)
     elif facts.starting:
         text = "the store is being opened, and no stage runs yet"
-        yield _reason("starting", text, "wait; what it does", f"commitlog logs {store} --stage supervisor")
+        yield _reason("starting", text, "wait; what it does", f"commitlog logs {quoted} --stage supervisor")
     elif facts.closing:
         yield _reason("closing", "the store drains and stops", f"wait, then start it again{its_file}", run)
     elif silent_ms > limits.silent_ms:
@@ -245,20 +245,20 @@ def _only_in_memory(facts: StoreStatistics) -> Iterator[Reason]:
 
 def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reason]:
     """What is wrong with a directory that is itself a replica."""
-    store = for_shell(facts.path)
+    quoted = for_shell(facts.path)
     if not facts.running:
         text = f"it is a replica of {facts.replica_of}, and no `commitlog replica` keeps it up to date"
         if facts.replica_complete:
-            way_out, command = "start that again; if this copy is to take over", f"commitlog promote {store}"
+            way_out, command = "start that again; if this copy is to take over", f"commitlog promote {quoted}"
         else:
             way_out = f"start that again, it is not whole yet; with {CERTIFICATE_FILES}"
-            command = f"commitlog replica {store} --from {facts.replica_of} {CERTIFICATES}"
+            command = f"commitlog replica {quoted} --from {facts.replica_of} {CERTIFICATES}"
         yield _reason("stopped", text, way_out, command)
     elif facts.replica_behind_ms > limits.replica_behind_ms:
         waits = f"; it waits for {facts.replica_waits_for}" if facts.replica_waits_for else ""
         text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago{waits}"
         yield _reason(
-            "replica-behind", text, "see what `commitlog replica` says; how far it is", f"commitlog stat {store}"
+            "replica-behind", text, "see what `commitlog replica` says; how far it is", f"commitlog stat {quoted}"
         )
 
 
@@ -338,16 +338,16 @@ def _faults(snapshot: StoreSnapshot) -> Iterator[Reason]:
 
 
 def _readers(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
-    store = for_shell(snapshot.statistics.path)
+    quoted = for_shell(snapshot.statistics.path)
     for reader in snapshot.readers:
         name, behind = reader.name, f"{counted(reader.behind, 'message')} behind"
-        remove = f"commitlog readers {store} --remove {for_shell(name)}"
+        remove = f"commitlog readers {quoted} --remove {for_shell(name)}"
         if reader.lag is None:
             yield _reason("reader-unreadable", reader.warning, "if nobody needs it, remove it", remove, reader=name)
         if limits.reader_behind and reader.behind > limits.reader_behind:
             way_out = "more readers, or quicker ones; how far each is"
             yield _reason(
-                "reader-behind", f"reader {name} is {behind}", way_out, f"commitlog readers {store}", reader=name
+                "reader-behind", f"reader {name} is {behind}", way_out, f"commitlog readers {quoted}", reader=name
             )
         if reader.behind and reader.still_ms >= limits.reader_still_ms:
             text = f"reader {name} has not moved for {_time(reader.still_ms)}, and is {behind}"
@@ -355,19 +355,19 @@ def _readers(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
 
 
 def _replicas(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
-    store = for_shell(snapshot.statistics.path)
+    quoted = for_shell(snapshot.statistics.path)
     for replica in snapshot.replicas:
         name, behind = replica.name, f"{counted(replica.behind_bytes, 'byte')} behind"
         late_ms = replica.behind_ms(snapshot.time_ms)
         if not replica.connected:
             why = f": {replica.refusal}" if replica.refusal else ""
             way_out = "start it again there; if it is gone for good"
-            command = f"commitlog replicas {store} --forget {for_shell(name)}"
+            command = f"commitlog replicas {quoted} --forget {for_shell(name)}"
             yield _reason("replica-gone", f"replica {name} is not connected{why}", way_out, command, replica=name)
         elif late_ms > limits.replica_behind_ms:
             text = f"replica {name} is {behind}, for {_time(late_ms)}"
             way_out = "a quicker disk or network there; how far it is"
-            yield _reason("replica-behind", text, way_out, f"commitlog replicas {store}", replica=name)
+            yield _reason("replica-behind", text, way_out, f"commitlog replicas {quoted}", replica=name)
 
 
 def _replication(snapshot: StoreSnapshot) -> Iterator[Reason]:

@@ -21,8 +21,8 @@ def logs_of(facts: StoreStatistics, stage: str) -> str:
 
 def start_again(facts: StoreStatistics) -> str:
     """The command that stops a running store, and starts it."""
-    store = for_shell(facts.path)
-    return f"commitlog stop {store} && commitlog run {store}"
+    quoted = for_shell(facts.path)
+    return f"commitlog stop {quoted} && commitlog run {quoted}"
 
 
 def why_blocked(snapshot: StoreSnapshot, silent_ms: int) -> tuple[str, str]:

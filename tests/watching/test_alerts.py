@@ -16,6 +16,7 @@ from commitlog.cli.app import COMMANDS
 from commitlog.config import Config
 from commitlog.watching.health import CODES
 from tests.builders.scrape import full_scrape
+from tests.pasted import check_knobs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RULES: list[dict[str, Any]] = [
@@ -104,8 +105,10 @@ def test_an_alert_names_the_way_out(rule: dict[str, Any]) -> None:
     assert set(rule["annotations"]) == {"summary", "description"}
     assert set(_USED.findall(texts)) - {"else", "end"} <= {"store", "instance", "lane", "forwarder", "target"}
     assert {command.split()[1] for command in re.findall(r"`(commitlog [^`]*)`", texts)} <= set(COMMANDS)
-    for section, knob in re.findall(r"\b(store|retention)\.([a-z_]+)", texts):
+    for section, knob in re.findall(r"\[(store|retention)\] ([a-z_]+)", texts):
         assert hasattr(getattr(Config(), section), knob)
+    check_knobs(texts)
+    assert not re.search(r"\b(store|retention)\.[a-z]|`commitlog [a-z]+ \{", texts), "a shell and an operator read it"
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=list(DASHBOARDS))

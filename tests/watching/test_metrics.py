@@ -374,7 +374,9 @@ def test_the_page_says_how_many_samples_a_scrape_has(tmp_path: Path) -> None:
             found = scrape(collector)
     owners = Counter(" ".join(name for name in KINDS if name in sample.labels) for sample in found.samples)
     assert (owners["topic lane"], owners["reader"], owners["topic reader"]) == (2, 3, 2)
-    said = re.search(r"A store has (\d+) samples, each lane (\d+), each stage (\d+), a topic two", PAGE.read_text())
+    said = re.search(
+        r"A store has (\d+) samples, each lane (\d+), each stage (\d+), a topic two", " ".join(PAGE.read_text().split())
+    )
     assert said is not None
     assert [int(number) for number in said.groups()] == [owners[""], owners["lane"], owners["stage"] / len(STAGES)]
 
