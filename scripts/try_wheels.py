@@ -53,7 +53,9 @@ def main(dist: Path) -> None:
         run(sys.executable, "-m", "venv", directory / "environment", cwd=directory)
         python = directory / "environment" / "bin" / "python"
         pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        run(*pip, "--find-links", dist, "--only-binary", "pyspark-commitlog", "pyspark-commitlog[spark]", cwd=directory)
+        found = [*pip, "--find-links", dist, "--only-binary", "pyspark-commitlog"]
+        run(*found, "--no-index", "--no-deps", "pyspark-commitlog", cwd=directory)  # from there, and nowhere else
+        run(*found, "pyspark-commitlog[spark]", cwd=directory)
         cores = []
         (sdist,) = dist.glob("*.tar.gz")
         (pure,) = dist.glob("*-none-any.whl")

@@ -185,15 +185,18 @@ def main() -> None:
         print(*cells, sep="\n")
         sys.exit(None if cells else f"matrix: no cell's name has {' and '.join(wish.words)}")
     failed = []
-    for cell in cells:
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                said = try_cell(cell, Path(directory))
-            except Failed as reason:
-                failed.append(f"matrix: {cell}: {reason}".splitlines()[0])
-                said = str(reason)
-        print(f"{cell} ({time.monotonic() - began:.0f} s): {said}", flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["UV_CACHE_DIR"] = cache
+        for cell in cells:
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory() as directory:
+                try:
+                    said = try_cell(cell, Path(directory))
+                except Failed as reason:
+                    failed.append(f"matrix: {cell}: {reason}".splitlines()[0])
+                    said = str(reason)
+            print(f"{cell} ({time.monotonic() - began:.0f} s): {said}", flush=True)
+            uv("tidying", "cache", "prune")  # sources of PySpark that uv has built from: up to 1 GB a cell
     sys.exit("\n".join(failed) or None)
 
 

@@ -23,8 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 GLIBC = "2.17"
 """The oldest one that Rust's own library runs on."""
-MACHINES = ("x86_64",)
-PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+MACHINES = ("x86_64", "aarch64")
+WHEEL_MB, SDIST_MB = 2, 4
+"""A release is smaller than that."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 class Failed(Exception):
@@ -98,6 +100,12 @@ def check_tag(wheel: Path) -> None:
         raise Failed(f"{wheel.name}: auditwheel says {said[1] if said else done.stdout + done.stderr}")
 
 
+def check_size(file: Path) -> None:
+    megabytes = WHEEL_MB if file.suffix == ".whl" else SDIST_MB
+    if file.stat().st_size >= megabytes * 1e6:
+        raise Failed(f"{file.name} has {file.stat().st_size / 1e6:.1f} MB, and may have {megabytes}")
+
+
 def compare(one: Path, other: Path) -> None:
     """Two directories have the same files. Raises Failed."""
     names = sorted(path.name for path in one.iterdir())
@@ -113,13 +121,28 @@ def path_without_rust() -> str:
     return os.pathsep.join(it for it in folders if not (Path(it, "cargo").exists() or Path(it, "rustc").exists()))
 
 
-def try_with(python: str, dist: Path) -> bool:
+def find_python(version: str) -> str | None:
+    """One on PATH, or else uv's own, which it fetches. None where there is none to be had."""
+
+    def uv(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(ROOT / ".venv" / "bin" / "uv"), "--no-config", "python", *words, version]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    find = ("find", "--system", "--python-preference=system")
+    found = uv(*find)
+    if found.returncode != 0 and uv("install").returncode == 0:
+        found = uv(*find)
+    return found.stdout.strip() or None
+
+
+def try_with(version: str, dist: Path) -> bool:
     """Whether there was such a Python. Raises Failed where a wheel does not work with it."""
-    if subprocess.run([python, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode != 0:
+    python = find_python(version)
+    if python is None:
         return False
     command = [python, "-P", str(ROOT / "scripts" / "try_wheels.py"), str(dist)]
     if subprocess.run(command, env=os.environ | {"PATH": path_without_rust()}, check=False).returncode != 0:
-        raise Failed(f"{python} can't do with {dist} what README says")
+        raise Failed(f"Python {version} can't do with {dist} what README says")
     return True
 
 
@@ -128,7 +151,7 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="where it goes (dist)")
     parser.add_argument("--machine", choices=MACHINES, action="append", help="this native wheel only; may be repeated")
     parser.add_argument(
-        "--python", action="append", help="tries this Python only; may be repeated; none: tries no Python"
+        "--python", action="append", help="tries this version only, such as 3.13; may be repeated; none: tries none"
     )
     parser.add_argument("--work", type=Path, required=True, help=argparse.SUPPRESS)
     wish = parser.parse_args()
@@ -140,6 +163,7 @@ def main() -> None:
     compare(*(builder.results for builder in builders))
     dist.mkdir(parents=True, exist_ok=True)
     for file in sorted(builders[0].results.iterdir()):
+        check_size(file)
         if "manylinux" in file.name:
             check_tag(file)
         shutil.copyfile(file, dist / file.name)
@@ -147,7 +171,7 @@ def main() -> None:
         print(f"{file.stat().st_size / 1e3:8.0f} kB  sha256 {checksum}  {file.name}", flush=True)
     missing = [python for python in wish.python or PYTHONS if python != "none" and not try_with(python, dist)]
     if missing:
-        print(f"not tried, because they are not here: {', '.join(missing)}")
+        print(f"not tried, because uv finds none: Python {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from commitlog.stages.supervising import log_files
 from commitlog.watching import health
 from commitlog.watching.exposition import StoreCollector
 from commitlog.watching.metric import DURATION_LIMITS, PUT_TIME_LIMITS
+from scripts.wheel_building import SDIST_MB, WHEEL_MB
 from tests.programs import BLOCK, DOCS
 
 ROOT = DOCS.parent
@@ -170,6 +171,7 @@ DEFINED: dict[str, list[str]] = {
         f"from {PUT_TIME_LIMITS[0] * 1000:g} ms to {s(PUT_TIME_LIMITS[-2])}",
         f"from {DURATION_LIMITS[0] * 1e6:.0f} µs to {DURATION_LIMITS[-2]:.1f} s",
     ],
+    "docs/native.md": [f"A wheel has less than {WHEEL_MB} MB, the sdist less than {SDIST_MB} MB"],
     "docs/operate.md": [
         f"waits up to `…` ({s(default(stop, 'timeout'))})",
         f"{BUFFERS} at most by",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from scripts.wheel_building import MACHINES, ROOT, Builder, Failed, compare
+from scripts.wheel_building import MACHINES, ROOT, SDIST_MB, Builder, Failed, check_size, compare
 
 
 def test_the_sdist_and_the_pure_wheel_have_the_same_bytes_again(tmp_path: Path) -> None:
@@ -18,6 +19,8 @@ def test_the_sdist_and_the_pure_wheel_have_the_same_bytes_again(tmp_path: Path) 
         builder.directory.mkdir()
         builder.build([])
     compare(one.results, other.results)
+    for file in one.results.iterdir():
+        check_size(file)
     (pure,) = other.results.glob("*.whl")
     pure.write_bytes(pure.read_bytes() + b"\0")
     with pytest.raises(Failed, match=r"none-any\.whl has other bytes"):
@@ -42,3 +45,11 @@ def test_a_release(tmp_path: Path) -> None:
     assert len(names) == len(endings)
     assert all(name.endswith(ending) for name, ending in zip(names, sorted(endings), strict=True)), names
     assert all(name in done.stdout for name in names)
+
+
+def test_a_release_that_has_grown_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "pyspark_commitlog-0.1.0.tar.gz"
+    file.touch()
+    os.truncate(file, SDIST_MB * 1_000_000)
+    with pytest.raises(Failed, match=f"{file.name} has 4.0 MB, and may have 4"):
+        check_size(file)
