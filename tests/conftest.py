@@ -219,6 +219,15 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
     assert not running, f"streaming queries left running: {running}"
 
 
+@pytest.fixture(scope="session")
+def polars_streams() -> None:
+    """Polars 1 opens an event loop with its first stream, and keeps it."""
+    import polars
+    import pyarrow as pa
+
+    polars.DataFrame(pa.table({"x": [1]}).to_reader())
+
+
 @pytest.fixture
 def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes Spark start fast in processes that the test starts.

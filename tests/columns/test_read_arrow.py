@@ -168,6 +168,7 @@ def test_where_reading_starts_and_ends(typed: HandMadeStore) -> None:
     assert table_of(typed, start="latest").schema.names == ["id", "name", "xs"]
 
 
+@pytest.mark.usefixtures("polars_streams")
 def test_pandas_polars_duckdb_and_numpy_read_it(typed: HandMadeStore) -> None:
     def reader() -> pa.RecordBatchReader:
         return commitlog.read_arrow(place_of(typed.path), "orders")

@@ -167,6 +167,7 @@ def test_a_rocketmq_root(tmp_path: Path) -> None:
         commitlog.read(place_of(root), "missing")
 
 
+@pytest.mark.usefixtures("polars_streams")
 def test_pandas_polars_and_duckdb(tmp_path: Path) -> None:
     """They get whole tables; and the scan itself is a stream, as often as somebody asks."""
     scan = scan_of(small_store(tmp_path / "store"), columns=["partition", "offset"])
