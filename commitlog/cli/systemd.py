@@ -102,7 +102,7 @@ def systemd(
         raise typer.BadParameter(f"{name!r} is no name: it has letters, digits and _ . : -", param_hint="NAME")
     is_user = os.geteuid() != 0 if user is None else user
     place = Place.of(is_user=is_user, root=root)
-    command = _command(is_user)
+    command = _command(must_be_seen=not is_user and root == Path("/"))
     configs = files("commitlog").joinpath("configs")
     units = {place.units / unit: _marked(place.adapted(configs.joinpath(unit).read_text(), command)) for unit in _UNITS}
     own = {
@@ -123,14 +123,19 @@ def systemd(
     print_lines([*said, "next:", *(ForShell(f"    {line}") for line in _next(name, is_user=is_user))])
 
 
-def _command(is_user: bool) -> str:
-    """This command, as a unit starts it. Raises UnitRefused for one that a unit can't see."""
+def _command(*, must_be_seen: bool) -> str:
+    """This command, as a unit starts it.
+
+    Raises UnitRefused where a unit of the machine must see it and its Python, and can't.
+    """
     command = str(Path(sys.executable).with_name("commitlog").absolute())
-    if not is_user and command.startswith(tuple(f"{place}/" for place in _HIDDEN)):
-        raise UnitRefused(
-            f"{command} is in a home directory, which the units do not see: install the package elsewhere, as in "
-            f"`python3 -m venv /opt/commitlog`, and give this command there; or give --user"
-        )
+    for path in (command, os.path.realpath(sys.executable)):
+        if must_be_seen and path.startswith(tuple(f"{place}/" for place in _HIDDEN)):
+            raise UnitRefused(
+                f"{path} is in a home directory, which the units do not see: install the package elsewhere, with a Python "
+                f"that is elsewhere, as in `/usr/bin/python3 -m venv /opt/commitlog`, and give this command there; or give "
+                f"--user"
+            )
     escaped = command.replace("%", "%%")
     return f'"{escaped}"' if re.search(r"\s", escaped) else escaped
 

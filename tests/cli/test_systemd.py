@@ -131,9 +131,15 @@ def test_what_it_can_not_do(words: tuple[str, ...]) -> None:
     assert run("systemd", *words).returncode == 2
 
 
-def test_a_command_in_a_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ProtectHome hides it from the units."""
-    monkeypatch.setattr(sys, "executable", "/home/ann/.venv/bin/python")
-    done = run("systemd", "install", "events", "--system", "--root", tmp_path)
-    assert done.returncode == 1
-    assert b"/home/ann/.venv/bin/commitlog is in a home directory, which the units do not see" in done.stderr
+@pytest.mark.parametrize("what", ["the command", "its Python"])
+def test_a_command_in_a_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """ProtectHome hides it from the units, and also a Python below /root that /opt links to."""
+    place = "/home/ann/.venv/bin/commitlog" if what == "the command" else "/root/.pyenv/bin/python3"
+    if what == "the command":
+        monkeypatch.setattr(sys, "executable", "/home/ann/.venv/bin/python")
+    else:
+        (tmp_path / "python").symlink_to(place)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    done = run("systemd", "install", "events", "--system", "--print")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"{place} is in a home directory, which the units do not see".encode() in done.stderr
