@@ -7,6 +7,7 @@ import platform
 import resource
 import stat
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES
@@ -14,11 +15,12 @@ from commitlog.disk.descriptors import are_free
 from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, problem
 from commitlog.doctor.mounts import mount_of
 from commitlog.doctor.store_settings import facts_of, settings_of
-from commitlog.errors import NotEnoughSharedMemory
+from commitlog.errors import NativeCoreMissing, NotEnoughSharedMemory
 from commitlog.lines import for_shell
 from commitlog.opening.pool_sizing import choose_segment_bytes
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.memory_lock import lock_limit
+from commitlog.shm.memory_order import KEEPS_ORDER, check_order
 from commitlog.shm.region import base_directory
 from commitlog.shm.write_buffers import free_bytes
 
@@ -37,10 +39,16 @@ _ENLARGE = "enlarge it: `mount -o remount,size=8G /dev/shm`, in Docker `--shm-si
 def kernel(_here: Surroundings) -> Iterator[Finding]:
     """Which kernel runs, on which processor."""
     text = f"{platform.system()} {platform.release()}, {platform.machine()}"
-    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
-        yield problem(Code.KERNEL, f"{text}: the package runs on Linux on x86-64 only", "use such a machine")
-    else:
+    if platform.system() != "Linux":
+        yield problem(Code.KERNEL, f"{text}: the package runs on Linux only", "use such a machine")
+        return
+    try:
+        if not KEEPS_ORDER:
+            import_module("commitlog.native")  # it says who keeps the order here
+        check_order()
         yield good(Code.KERNEL, text)
+    except NativeCoreMissing as error:
+        yield problem(Code.KERNEL, f"{text}: {error}", "use x86-64, or build the native core (docs/native.md)")
 
 
 # ---- shared memory -----------------------------------------------------------------------------

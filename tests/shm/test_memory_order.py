@@ -149,6 +149,13 @@ def test_a_weak_machine_without_the_core_has_a_named_error(tmp_path: Path) -> No
     assert "NativeCoreMissing: a running store on weak needs the native core, and there is none: " in done.stderr
 
 
+def test_the_doctor_says_that_a_weak_machine_lacks_the_core() -> None:
+    program = "from commitlog.doctor.machine import kernel\nprint(*kernel(None))"
+    no_core = f"{WEAK}import sys\nsys.modules['commitlog.native._core'] = None\n"
+    assert "a running store on weak needs the native core" in run(no_core + program, wish="auto").stdout
+    assert "use such a machine" not in run(program, wish="auto").stdout
+
+
 @pytest.mark.skipif(not KEEPS_ORDER, reason="of this machine")
 def test_on_x86_64_an_access_is_the_plain_item() -> None:
     assert [publish, observe, confirm] == [setitem, getitem, getitem]
