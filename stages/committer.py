@@ -31,6 +31,10 @@ from commitlog.stages.base_stage import BaseStage, main
 from commitlog.stages.lane_buffers import LaneBuffers
 
 PAGE_BYTES = 4096
+"""RocketMQ's OS_PAGE_SIZE, the unit of `least_pages`, and where a rewrite begins.
+
+Pages and a disk's blocks may be larger: one byte makes all of its block dirty again.
+"""
 _COMPARED_BYTES = 1 << 18
 _FOLLOW_NS = 200_000_000
 

@@ -33,6 +33,7 @@ from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.base_stage import BaseStage, main
 
 PAGE_BYTES = 4096
+"""RocketMQ's OS_PAGE_SIZE, the unit of `least_pages`, whatever the machine's pages are."""
 _OVERLAPPING_SYNCS = 4
 _PROGRESS_EVERY, _PROGRESS_NS_MIN = 10, 10_000_000_000
 """Progress is logged every tenth thorough interval, but not more often than every ten seconds."""

@@ -37,6 +37,7 @@ _SECTOR_BYTES = 512
 _STAT_BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
 _PAGE_BYTES = 4096
+"""The usual block of a disk. Where blocks are larger, more of a hole is read than has to be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
 
 _PAGE_BYTES = 4096
+"""Where a rewrite begins: one byte makes all of its block dirty, also where blocks are larger."""
 _PROGRESS_NS = 1_000_000_000
 
 
