@@ -6,7 +6,9 @@ The end of the socket tells each process that the other one has died.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,8 @@ import orjson
 
 Message = dict[str, Any]
 _CHUNK_BYTES = 1 << 16
+_TERM_SECONDS = 5.0
+"""How long a process may take to end by SIGTERM: PySpark removes what it has made for a start."""
 
 
 class Link:
@@ -113,8 +117,16 @@ class Child:
         return self.process.poll() is not None
 
     def end(self, timeout_s: float) -> None:
-        """Closes the link, which asks the process to go; kills it when it does not."""
+        """Closes the link, which asks the process to go, and ends it when it does not.
+
+        A process that still starts Spark does not look at its link. Its JVM would outlive it, so
+        the signals are for all of its session that are in its process group.
+        """
         self.link.close()
-        if not self.wait(timeout_s):
-            self.process.kill()
-            self.process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.wait(timeout_s):
+                return
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                os.killpg(self.pid, number)
+            timeout_s = _TERM_SECONDS
+        self.process.wait()

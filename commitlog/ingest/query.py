@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -322,6 +323,7 @@ def main() -> None:
     """The process: `python -m commitlog.ingest.query FD`."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     link = Link.inherited()
     settings = link.receive_one()
     set_process_title("query", settings["store"])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
-from commitlog.ingest.link import Link
+from commitlog.ingest.link import Child, Link
+from tests.builders.played_java import play_java
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -42,3 +47,17 @@ def test_messages_that_come_together_are_all_heard(ends: tuple[Link, Link]) -> N
     with pytest.raises(EOFError):
         process.receive_one()
     assert process.closed
+
+
+def test_a_spark_that_still_starts_ends_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not look at its link then, and what it has made for the start is removed."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    play_java(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    settings = {"store": "store", "out": str(tmp_path), "live": True, "real_time": False, "short": True}
+    child = Child("Spark", "commitlog.ingest.query", settings, output=subprocess.DEVNULL)
+    wait_until((tmp_path / "pid").exists, "Java")
+    java = int(wait_until(lambda: (tmp_path / "pid").read_text(), "its pid"))
+    child.end(0.0)
+    wait_until(lambda: not psutil.pid_exists(java), "its end")
+    assert [*(tmp_path / "tmp").iterdir()] == []
