@@ -54,12 +54,12 @@ def steps(directory: Path) -> Iterator[Step]:
                 commands = []
 
 
-def draw(step: Step, file: Path) -> None:
+def draw(step: Step, file: Path, title: str = "the first hour") -> None:
     """Draws a step as a terminal would show it."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), legacy_windows=False, highlight=False)
     for line in step.printed.rstrip("\n").split("\n"):
         console.print(Text(line, style="bold cyan" if line.startswith("$ ") else ""))
-    picture = console.export_svg(title="the first hour", unique_id=file.stem)
+    picture = console.export_svg(title=title, unique_id=file.stem)
     picture = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
     file.write_text(re.sub(r"[ \t]+$", "", picture, flags=re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Makes the pictures of the docs: the first hour, a run, `commitlog top`, and the dashboard.
+"""Makes the pictures of the docs: the first hour, the demo, a run, `commitlog top`, a dashboard.
 
 All come from real runs. The texts in them name a store as a reader would (`data/events`), not by
 the path of a temporary directory.
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -25,11 +25,14 @@ from rich.console import Console
 
 import commitlog
 from commitlog.cli.top_screen import Choice, render
+from commitlog.clock import SignalEvent
+from commitlog.demo.show import Demo
 from commitlog.watching.health import health
 from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch
 from scripts.dashboard_picture import draw_dashboard
-from scripts.first_hour import draw, steps
+from scripts.first_hour import WIDTH as FIRST_HOUR_WIDTH
+from scripts.first_hour import Step, draw, steps
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 COLORS = 64
@@ -41,6 +44,9 @@ RATES = {"metrics": 5_000, "orders": 800, "alarms": 20}
 READERS = {"orders": "billing", "alarms": "pager"}
 """Topic → name of its reader."""
 WIDTH, HEIGHT = 90, 24
+KILLS = {90.0: "f", 100.0: "2"}
+"""Seconds of the demo → the key that is pressed then."""
+DEMO_SECONDS, DEMO_LINES = 110, 25
 
 
 def picture_of_a_run(directory: Path) -> None:
@@ -76,6 +82,23 @@ def picture_of_top(directory: Path) -> None:
     with commitlog.Store.open(path), _sending(path):
         picture = _watched(path, f"{directory}/")
     (IMAGES / "top.svg").write_text(picture)
+
+
+def picture_of_the_demo(directory: Path) -> None:
+    """The screen of `commitlog demo`, after a stage and a producer were killed."""
+    began, keys = time.monotonic(), dict(KILLS)
+
+    def pressed(seconds: float) -> str:
+        time.sleep(seconds)
+        return "".join(keys.pop(at) for at in [*keys] if time.monotonic() - began > at)
+
+    (directory / "demo").mkdir()
+    with chdir(directory), Demo(Path("data"), directory / "demo", SignalEvent(), pressed) as demo:
+        demo.run(DEMO_SECONDS)
+        screen = demo.screen(f"{DEMO_SECONDS} s of 120", FIRST_HOUR_WIDTH, DEMO_LINES)
+        demo.judge()
+    shown = "\n".join(["$ commitlog demo --store data", *screen])
+    draw(Step([], "", f"{shown}\n"), IMAGES / "demo.svg", "commitlog demo")
 
 
 def pictures_of_the_first_hour(directory: Path) -> None:
@@ -140,6 +163,8 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
         pictures_of_the_first_hour(Path(temporary))
+    with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
+        picture_of_the_demo(Path(temporary))
     with tempfile.TemporaryDirectory(prefix="commitlog-pictures-") as temporary:
         picture_of_a_run(Path(temporary))
         picture_of_top(Path(temporary))

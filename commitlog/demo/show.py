@@ -105,7 +105,7 @@ class Demo:
             with self._spark_log.open("wb") as log:
                 settings = {"store": str(path), "folder": str(folder)}
                 self._spark = Child("Spark", "commitlog.demo.spark_table", settings, output=log)
-            stack.callback(lambda: self._spark.end(10.0))
+            stack.callback(self._end_spark)
             self.scene = stack.enter_context(Scene(path, folder))
             handler, log_of_package = _Events(self.scene.events), logging.getLogger("commitlog")
             log_of_package.addHandler(handler)
@@ -118,15 +118,23 @@ class Demo:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _end_spark(self) -> None:
+        """Ends Spark. One that still starts does not look at the link."""
+        self._spark.end(10.0 if self._spark_rows else 1.0)
+
     def run(self, seconds: float) -> None:
         """Shows the scene until the time is over, or somebody ends it."""
         began = SYSTEM_CLOCK.monotonic_ns()
         if self._is_terminal:
             print("\x1b[2J", end="")
         while not self._ended.is_set() and (lasted := (SYSTEM_CLOCK.monotonic_ns() - began) / 1e9) < seconds:
-            rows = sales(self.scene.path)
-            self._counted = totals(rows)
-            self.scene.look(by_producer(rows))
+            try:
+                rows = sales(self.scene.path)
+                self._counted, found = totals(rows), by_producer(rows)
+            except KeyboardInterrupt:  # while Polars computes, Ctrl-C does not come to our handler
+                self._ended.set()
+                break
+            self.scene.look(found)
             self._hear_spark()
             self._draw(f"{lasted:,.0f} s of {seconds:,.0f}")
             self._take_keys()
@@ -198,13 +206,19 @@ class Demo:
                 self._next_plain_ns = now + int(_PLAIN_SECONDS * 1e9)
                 print(f"{state}: {self.scene.accepted:,} rows accepted; {self._spark_line}", flush=True)
             return
-        width, height = shutil.get_terminal_size()
+        lines = self.screen(state, *shutil.get_terminal_size())
+        print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J", end="", flush=True)
+
+    def screen(self, state: str, width: int, height: int) -> list[str]:
+        """The lines of a screen of this size, with the last events that there is room for."""
         lines = [line[: width - 1] for line in self._lines(state, width)]
-        events = [part for event in self.scene.events for part in fitted(f"• {event}", width - 1, "  ")]
-        room = max(height - 2 - len(lines), 1)  # the last line is the cursor's
-        print(
-            "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in [*lines, *events[-room:]]) + "\x1b[J", end="", flush=True
-        )
+        room, shown = height - 2 - len(lines), list[str]()  # the last line is the cursor's
+        for event in reversed(self.scene.events):
+            parts = fitted(f"• {event}", width - 1, "  ")
+            if len(parts) + len(shown) > room:
+                break
+            shown = [*parts, *shown]
+        return [*lines, *shown]
 
     def _lines(self, state: str, width: int) -> Iterator[str]:
         yield f"commitlog demo: {state}  {middle_cut(str(self.scene.path), max(width - 50, 10))}"

@@ -7,6 +7,7 @@ the demo the table and how the query goes.
 from __future__ import annotations
 
 import signal
+import sys
 import traceback
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def main() -> None:
     """The process: `python -m commitlog.demo.spark_table FD`."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     link = Link.inherited()
     settings = link.receive_one()
     set_process_title("query", settings["store"])

@@ -8,17 +8,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import commitlog
+from commitlog.clock import SignalEvent
 from commitlog.demo import scene as scene_module
+from commitlog.demo import show as show_module
 from commitlog.demo.notebook_file import notebook
 from commitlog.demo.scene import SCHEMA, Scene, Sent, by_producer, sales, totals
+from commitlog.demo.show import Demo
 from tests.builders.played_java import play_java
-from tests.command_line import run, run_process
+from tests.command_line import run
 from tests.keys_and_screen import terminal
 from tests.waiting import wait_until
 
@@ -67,18 +72,25 @@ def test_kills_on_a_terminal(temporary: Path, tmp_path: Path) -> None:
     run("destroy", store, "--yes")
 
 
-def test_ctrl_c_before_spark_has_started(temporary: Path) -> None:
-    """Without a terminal it prints lines. It ends well at once, and its store is gone."""
-    command = [sys.executable, "-P", "-m", "commitlog.cli", "demo"]
+@contextmanager
+def plain_demo() -> Iterator[subprocess.Popen[str]]:
+    """The demo without a terminal: it prints lines."""
+    command = [sys.executable, "-P", "-m", "commitlog.cli", "demo", "--seconds", "10m"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_ctrl_c_before_spark_has_started(temporary: Path) -> None:
+    """It ends well at once, and its store is gone."""
+    with plain_demo() as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         said, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
     assert "rows accepted; Spark starts" in line
     assert (process.returncode, errors) == (0, "")
     assert said.splitlines()[-1] == "each row is there exactly once"
@@ -88,13 +100,15 @@ def test_ctrl_c_before_spark_has_started(temporary: Path) -> None:
 def test_spark_that_does_not_start(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest goes on. The end of Spark's log is shown, since the log goes with the folder."""
     play_java(tmp_path, monkeypatch, "echo 'no room for a heap' >&2; exit 1")
-    done = run_process("demo", "--seconds", "1")
-    said = done.stdout.decode()
-    assert done.returncode == 1, said
-    assert "Spark has failed: " in said
+    with plain_demo() as process:
+        assert process.stdout is not None
+        while "Spark has failed: " not in (line := process.stdout.readline()):
+            assert line, "it has ended"
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (1, "")
     assert "each row is there exactly once\nSpark has not read all of them; the end of its log:\n" in said
     assert "no room for a heap" in said
-    assert done.stderr == b""
 
 
 @pytest.mark.parametrize(
@@ -141,6 +155,36 @@ def test_a_lost_row_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             scene.finish()
             assert not scene.is_good
             assert f"producer {lost.number}: " in scene.events[-1]
+
+
+def test_the_screen_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 × 24: no line is wider, and of the events the last ones are shown, as a whole."""
+    play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends
+    with Demo(tmp_path / "store", tmp_path, SignalEvent(), lambda _: "q") as demo:
+        demo.run(60)
+        demo.scene.events += [f"event {number} " + "word " * 20 for number in range(9)]
+        lines = demo.screen("1 s of 120", 80, 24)
+        assert len(lines) <= 23
+        assert max(map(len, lines)) < 80
+        shown = [line for line in lines if line.startswith("• ")]
+        assert shown[-1].startswith("• event 8 word")
+        assert len(lines) - lines.index(shown[0]) == 2 * len(shown) > 2
+
+
+def test_ctrl_c_while_polars_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars has a handler of its own meanwhile, and raises KeyboardInterrupt."""
+
+    def interrupted(_rows: pl.DataFrame) -> Any:
+        raise KeyboardInterrupt
+
+    play_java(tmp_path, monkeypatch, "exec cat")
+    ended = SignalEvent()
+    with Demo(tmp_path / "store", tmp_path, ended, lambda _: "") as demo:
+        with monkeypatch.context() as patch:
+            patch.setattr(show_module, "totals", interrupted)
+            demo.run(600)
+        assert ended.is_set()
+        assert demo.judge()
 
 
 def test_what_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
