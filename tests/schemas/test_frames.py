@@ -303,7 +303,7 @@ def test_a_table_that_says_not_null_and_has_nulls() -> None:
             "column id: Arrow has no type for Polars' Int128; cast it",
         ),
         (pl.LazyFrame({"id": [1]}), "or dataclasses, not LazyFrame; give what its collect"),
-        (pd.DataFrame({"id": ["x" * 99]}), "row 0, column id: '" + "x" * 79 + "… is no INT"),
+        (pd.DataFrame({"id": ["x" * 99]}, dtype=object), "row 0, column id: '" + "x" * 79 + "… is no INT"),
         (pa.array([1, 2]), "Array of rows: "),
         (pl.Series([1]), "Series of rows: "),
     ],

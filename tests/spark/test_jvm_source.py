@@ -233,7 +233,7 @@ def test_compressed_values(spark: SparkSession, tmp_path: Path) -> None:
         made.lane(0).append(f"bad{number}", body, sys_flag=1)
     made.lane(0).append("LZ4", zlib.compress(b"a"), sys_flag=0x101)
     made.publish()
-    settings: Any = spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
+    settings: Any = spark.sparkContext._jsc.sc().conf()
     before = settings.get("spark.pyspark.python", None)
     frame = load(spark, made.path)
     assert BY_JVM in plan_of(frame)
