@@ -39,6 +39,8 @@ from commitlog.shm.region import RegionError
 
 _LOOK_ANYWAY_NS = 250_000_000
 """A reader also learns of other things than messages: of a restart, a promotion, a trim."""
+_LONG_IDLE_NS = 2_000_000_000
+"""After so long without a message it looks half as often."""
 _SEGMENTS_KEPT = 8
 """How many segments of a RocketMQ log stay mapped: its queues are at different places."""
 
@@ -232,7 +234,8 @@ class StoreMessages:
             self._clock.sleep(min(rest.seconds, most))
             return
         _, seen = self._seen
-        left = self._looked_ns + _LOOK_ANYWAY_NS - self._clock.monotonic_ns()
+        looks_ns = _LOOK_ANYWAY_NS if rest.idle_ns < _LONG_IDLE_NS else 2 * _LOOK_ANYWAY_NS
+        left = self._looked_ns + looks_ns - self._clock.monotonic_ns()
         watched.wait(seen, rest, max(int(min(left, most * 1e9)), 0))
 
     def _watched_words(self) -> WatchedWords | None:
