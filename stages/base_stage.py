@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from commitlog.appending.wakeups import WakeupReceiver, WakeupSender
+from commitlog.appending.wakeups import WakeupReceiver, WakeupSender, wake_readers
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config, LogsConfig
 from commitlog.disk.file_channel import FileChannel
@@ -313,6 +313,8 @@ class BaseStage(ABC):
                 row[Stage.WAKEUPS] += 1
         finally:
             publish(row, Stage.SLEEP, observe(row, Stage.SLEEP) + 1)
+            if self._rung or self.news() != seen:  # also if there is too little for a step
+                wake_readers(row)
 
     def _serve_waiting_lanes(self) -> bool:
         """Serves the lanes that wait for a synchronous flush at once. True when something moved.
@@ -408,8 +410,7 @@ class BaseStage(ABC):
     def count_action(self, nanoseconds: int) -> None:
         """Counts one action (a commit, a sync, …) and how long it took. Readers wake up."""
         publish(self.stage_row, Stage.ACTIONS, observe(self.stage_row, Stage.ACTIONS) + 1)
-        if core is not None and self.stage_row[Stage.WAKES_READERS]:
-            core.wake(self.stage_row, Stage.ACTIONS)
+        wake_readers(self.stage_row)
         record_duration(self.stage_row, Stage.HISTOGRAM, nanoseconds)
 
     def _drain(self) -> None:

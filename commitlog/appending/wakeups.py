@@ -28,6 +28,7 @@ from typing import NamedTuple
 import zmq
 
 from commitlog.errors import UnsafePath
+from commitlog.native import core
 from commitlog.shm.layout import Stage
 from commitlog.shm.memory_order import observe
 
@@ -165,6 +166,12 @@ class WakeupSender:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def wake_readers(stage_row: memoryview) -> None:
+    """Wakes readers that sleep in the native core until the stage works, or is woken itself."""
+    if core is not None and stage_row[Stage.WAKES_READERS]:
+        core.wake(stage_row, Stage.ACTIONS)
 
 
 class FollowedSender:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from commitlog.errors import IllegalArgument, NativeCoreMissing
 from commitlog.shm.memory_order import KEEPS_ORDER, order_by
 
-ABI = 5
+ABI = 6
 """The core's signatures that this Python was written for. A core of other ones is not taken."""
 VARIABLE = "COMMITLOG_NATIVE"
 

@@ -192,9 +192,9 @@ class LaneCursor:
         It stops before anything unusual: a new topic, damage, more than one piece. The next look of
         the index, and `read`, know what that is.
         """
+        self.looked_to = end = self.end()
         if self.where < self._index.limit or self.damage is not None or self._skipped:
             return
-        self.looked_to = end = self.end()
         if core is not None and form is MESSAGES and not self._ignore_corrupt and self._order.has_no_gap:
             yield from self._follow_natively(end)
             if self.where >= end:

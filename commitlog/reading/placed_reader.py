@@ -152,6 +152,8 @@ class PlacedReader:
 
     def _begin_again(self, places: Places) -> None:
         """Begins anew where the reader was. Raises DataLoss if the messages there are gone."""
+        if self.follow:
+            self._source.refresh(whole=True)  # the index may not know yet what was given out since its last look
         try:
             self._begin_at(QueueStarts(EARLIEST, by_topic(places)))
         except OffsetOutOfRange as error:

@@ -1,8 +1,8 @@
 """How long a reader that follows rests between two looks for more.
 
 A rest is a part of the time since the last message, so looks cost little beside the messages, and
-add little to their latency. RocketMQ's consumers are woken by the broker (PullRequestHoldService);
-here a look costs less than a wakeup does.
+add little to their latency. A reader rests so by URL, with asyncio, and where no stage wakes it
+(watched_words.py).
 """
 
 from __future__ import annotations

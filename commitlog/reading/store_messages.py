@@ -239,15 +239,15 @@ class StoreMessages:
         watched.wait(seen, rest, max(int(min(left, most * 1e9)), 0))
 
     def _watched_words(self) -> WatchedWords | None:
-        """The words of the last look; None where no stage wakes a reader."""
-        control, _ = self._seen
-        watched = self._watched
-        if core is None or control is None or self._clock is not SYSTEM_CLOCK:
-            return None
+        """The words of the last look, if they are the pool's, and a stage there wakes readers."""
+        control, watched = self._view.control, self._watched
         if watched is None or watched.control is not control:
-            with suppress(OSError, RegionError):  # it is gone, or can't be mapped now
-                self._watched = watched = WatchedWords(control, self._wanted.isolation)
-        return watched if watched is not None and watched.are_published else None
+            self._watched = watched = None
+            if core is not None and control is not None and self._clock is SYSTEM_CLOCK:
+                with suppress(OSError, RegionError):  # it is gone, or can't be mapped now
+                    self._watched = watched = WatchedWords(control, self._wanted.isolation)
+        is_seen = control is self._seen[0]
+        return watched if watched is not None and is_seen and watched.are_published else None
 
     def progress(self) -> tuple[dict[int, int], dict[int, int]]:
         positions: dict[int, int] = {}

@@ -19,7 +19,7 @@ _PUBLISHER = {"accepted": "committer", "committed": "committer", "flushed": "flu
 """How far a log is read → the stage that wakes its readers."""
 _BUSY_NS = 25_000_000
 """So long after a message the next accepted one is looked for."""
-_PART_OF_IDLE, _SHORTEST_NS, _LONGEST_NS = 200, 50_000, 1_000_000
+_PART_OF_BUSY, _SHORTEST_NS = 200, 50_000
 
 
 class WatchedWords:
@@ -50,6 +50,6 @@ class WatchedWords:
         """Sleeps until the positions are not those in `seen`, or for so long, or until a signal."""
         if self._is_looked_for and rest.idle_ns < _BUSY_NS:
             limit_ns = min(limit_ns, _BUSY_NS - rest.idle_ns)
-            self._watch.wait(seen, rest.idle_ns, _PART_OF_IDLE, _SHORTEST_NS, _LONGEST_NS, limit_ns)
+            self._watch.look_for(seen, rest.idle_ns, _PART_OF_BUSY, _SHORTEST_NS, limit_ns)
         else:
-            self._watch.wait(seen, 0, 0, 0, 0, limit_ns)
+            self._watch.wait(seen, limit_ns)

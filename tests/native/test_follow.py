@@ -75,23 +75,27 @@ def test_nothing_is_found_beyond_the_bytes(end: int) -> None:
 
 def test_a_watch_finds_what_has_changed() -> None:
     words = memoryview(bytearray(8 * 12)).cast("Q")
-    watch = core.Watch(words, 1, 3, 4, None)
+    watch = core.Watch(words, 1, 3, 4, 0)
     before, moved = watch.look(b"")
     assert (before, moved) == (bytes(32), [0, 1, 2, 3])
     words[4] = 7
     words[5] = 8
     after, moved = watch.look(before)
     assert (after, moved) == (bytes(8) + b"\7" + bytes(23), [1])
-    watch.wait(before, 0, 0, 0, 0, 1 << 62)  # it does not sleep: a word has changed
-    watch.wait(after, 0, 0, 0, 0, 0)
+    watch.wait(before, 1 << 62)  # it does not sleep: a word has changed
+    watch.look_for(before, 0, 1, 1 << 62, 1 << 62)
+    watch.wait(after, 0)
+    watch.look_for(after, (1 << 64) - 1, 1, 0, 0)
 
 
 def test_a_watch_of_words_that_are_not_there_is_refused() -> None:
     words = memoryview(bytearray(8 * 12)).cast("Q")
-    for place in [(12, 1, 1, None), (0, 12, 2, None), (0, 1 << 63, 3, None), (0, 1, 1, 12)]:
+    for place in [(12, 1, 1, 0), (0, 12, 2, 0), (0, 1 << 63, 3, 0), (0, 1, 1, 12)]:
         with pytest.raises(IndexError):
             core.Watch(words, *place)
     with pytest.raises(IndexError):
         core.wake(words, 12)
     with pytest.raises(ValueError, match="as many words"):
-        core.Watch(words, 0, 1, 2, None).wait(bytes(15), 0, 0, 0, 0, 0)
+        core.Watch(words, 0, 1, 2, 0).wait(bytes(15), 0)
+    with pytest.raises(ValueError, match="zero"):
+        core.Watch(words, 0, 1, 2, 0).look_for(bytes(16), 0, 0, 0, 0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +17,7 @@ import commitlog
 from commitlog.native import core
 from commitlog.reader import Reader
 from commitlog.reading import store_messages
+from commitlog.reading.queue_order import QueueOrder
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Stage
 from tests.waiting import wait_until
@@ -37,6 +40,15 @@ def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_messages, "_LOOK_ANYWAY_NS", HOUR_NS)
 
 
+def assert_next_wakes(reader: Reader, producer: commitlog.Producer, value: bytes) -> None:
+    """Sends a message while the reader sleeps."""
+    assert reader.poll(0.05) is None  # longer than accepted messages are looked for
+    sender = threading.Timer(0.1, producer.send, ("orders", value))
+    sender.start()
+    assert next(reader).value == value
+    sender.join()
+
+
 @needs_core
 @pytest.mark.usefixtures("sleepy")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -47,11 +59,7 @@ def test_a_stage_wakes_a_reader_that_sleeps(
         producer.send("orders", b"first").wait("flushed", 60)
         assert next(reader).value == b"first"
         for number in range(5):
-            assert reader.poll(0.05) is None  # longer than accepted messages are looked for
-            sender = threading.Timer(0.1, producer.send, ("orders", b"%d" % number))
-            sender.start()
-            assert next(reader).value == b"%d" % number
-            sender.join()
+            assert_next_wakes(reader, producer, b"%d" % number)
 
 
 @needs_core
@@ -130,3 +138,110 @@ def test_without_the_core_a_stage_wakes_nobody_and_readers_look(
                 assert reader.poll(0.05) is None
                 producer.send("orders", b"%d" % number)
                 assert next(reader).value == b"%d" % number
+
+
+@needs_core
+@pytest.mark.usefixtures("sleepy")
+def test_a_message_that_the_committer_leaves_alone_wakes_a_reader_of_what_is_accepted(tmp_path: Path) -> None:
+    """It waits for more pages. The reader does not."""
+    config = {"committer": {"least_pages": 1000, "thorough_interval_ms": 3_600_000}}
+    with (
+        commitlog.Store.open(tmp_path / "store", config) as store,
+        store.producer() as producer,
+        Reader(store.path, isolation="accepted", follow=True) as reader,
+    ):
+        producer.send("orders", b"first")
+        assert next(reader).value == b"first"
+        for number in range(5):
+            assert_next_wakes(reader, producer, b"%d" % number)
+
+
+@pytest.mark.usefixtures("sleepy")
+def test_a_look_inside_of_a_record_delays_nothing(tmp_path: Path) -> None:
+    """The committer has committed a part of it, and goes on while the reader sleeps."""
+    config = {"store": {"segment_bytes": 1 << 22}, "committer": {"slice_bytes": 65_536, "linger_ms": 200}}
+    with (
+        commitlog.Store.open(tmp_path / "store", config) as store,
+        store.producer() as producer,
+        closing(StoreView(store.path)) as view,
+    ):
+        producer.send("orders", b"small").wait("flushed", 60)
+        with Reader(store.path, isolation="committed", follow=True, start="latest") as reader:
+            begin = view.limits(0).committed
+            producer.send("orders", bytes(400_000))
+            wait_until(lambda: view.limits(0).committed > begin, "a part is committed")
+            reader._source.refresh(whole=True)
+            assert not any(reader._source.messages())
+            assert next(reader).value == bytes(400_000)
+
+
+def test_a_follower_of_a_stopped_store_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = count_looks(monkeypatch)
+    store = commitlog.Store.open(tmp_path / "store")
+    with Reader(store.path, follow=True) as reader:
+        with store.producer() as producer:
+            producer.send("orders", b"first")
+            assert next(reader).value == b"first"
+        store.close()
+        reader.poll(0.5)
+        looks.clear()
+        assert reader.poll(1) is None
+        assert len(looks) < 200
+
+
+def test_a_pool_that_can_not_be_mapped_again_is_looked_at_as_before(
+    store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has no descriptor left for a while. It rests, and learns of messages."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    looks = count_looks(monkeypatch)
+    with Reader(store.path, follow=True) as reader:
+        assert reader.poll(0.3) is None
+        store.close()
+        assert reader.poll(0.3) is None
+        monkeypatch.setattr(store_messages, "WatchedWords", refuse)
+        with commitlog.Store.open(store.path) as again, again.producer() as producer:
+            producer.send("orders", b"first")
+            assert next(reader).value == b"first"
+            looks.clear()
+            assert reader.poll(1) is None
+            assert len(looks) < 1000
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """A list with an item for each look of a reader at its store."""
+    looks: list[None] = []
+    refresh = store_messages.StoreMessages.refresh
+
+    def counted(self: store_messages.StoreMessages, *, whole: bool = False) -> None:
+        looks.append(None)
+        refresh(self, whole=whole)
+
+    monkeypatch.setattr(store_messages.StoreMessages, "refresh", counted)
+    return looks
+
+
+@pytest.mark.parametrize("method", ["advance", "pass_rows"])
+def test_an_interrupt_when_a_message_is_given_loses_nothing(
+    store: commitlog.Store, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It comes when the message is out of hand, and its lane has not noted that yet."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with store.producer() as producer, Reader(store.path, isolation="accepted", follow=True) as reader:
+        producer.send("orders", b"0").wait("flushed", 60)
+        assert next(reader).value == b"0"
+        assert reader.poll(0.3) is None
+        producer.send("orders", b"1")
+        assert next(reader).value == b"1"
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueOrder, method, interrupt)
+            with suppress(KeyboardInterrupt):
+                reader.poll(0)
+        producer.send("orders", b"2")
+        assert next(reader).value == b"2"

@@ -31,7 +31,8 @@ struct Followed<'py> {
 pub struct Place(i64, i64, i32);
 
 /// Makes the messages of the records in [start, end), as far as each is good by a CRC over all of it,
-/// and the next of its queue. `following` has the next offset of each topic's queue, and `wanted` the topics (None: all).
+/// and the next of its queue. `following` has the next offset of each topic's queue, and `wanted` the
+/// topics (None: all).
 ///
 /// Returns the messages, where the record begins that is not such a one, and how far queues have come.
 #[pyfunction]

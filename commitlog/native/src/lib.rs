@@ -21,7 +21,7 @@ mod watch;
 use pyo3::prelude::*;
 
 /// Changes whenever a signature here changes. `commitlog/native/__init__.py` refuses another one.
-const ABI: u32 = 5;
+const ABI: u32 = 6;
 
 #[pymodule]
 mod _core {

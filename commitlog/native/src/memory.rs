@@ -5,7 +5,7 @@
 //! What another process may change at any time is read by volatile loads into memory of our
 //! own. A reference to such bytes would be undefined behaviour.
 
-use std::io::{Error, ErrorKind};
+use std::io::Error;
 use std::mem::{size_of, transmute};
 use std::ptr::{read_volatile, write_volatile};
 use std::sync::atomic::AtomicU64;
@@ -92,23 +92,24 @@ impl Words {
         self.at(word).as_ptr().cast()
     }
 
-    /// Sleeps for so long, or until the word is not the number. False if a signal has come.
-    pub fn sleep(&self, until: Option<(Word, u64)>, rest: Duration) -> bool {
+    /// Sleeps for so long, or until the word is not the number, or is woken. False: a signal has come.
+    pub fn sleep(&self, until: Word, number: u64, rest: Duration) -> bool {
         let time = libc::timespec {
             tv_sec: rest.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: rest.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: the word and the time live during the calls, and no call keeps them
-        let answer = unsafe {
-            match until {
-                None => libc::nanosleep(&time, std::ptr::null_mut()) as libc::c_long,
-                Some((word, number)) => {
-                    let (at, number) = (self.futex(word), number as u32);
-                    libc::syscall(libc::SYS_futex, at, libc::FUTEX_WAIT, number, &time)
-                }
-            }
-        };
-        answer == 0 || Error::last_os_error().kind() != ErrorKind::Interrupted
+        let (at, number) = (self.futex(until), number as u32);
+        // SAFETY: the word and the time live during the call, which keeps neither
+        let answer = unsafe { libc::syscall(libc::SYS_futex, at, libc::FUTEX_WAIT, number, &time) };
+        if answer == 0 {
+            return true;
+        }
+        match Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => false,
+            Some(libc::EAGAIN | libc::ETIMEDOUT) => true,
+            // SAFETY: as above; a container's filter of system calls may refuse a futex
+            _ => unsafe { libc::nanosleep(&time, std::ptr::null_mut()) == 0 },
+        }
     }
 
     /// Wakes all that sleep until the word changes, in all processes.

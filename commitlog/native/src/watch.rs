@@ -4,6 +4,7 @@
 //! Python is asked when something has come. A stage wakes whoever sleeps here by a futex, which is a
 //! counter in its own row. Python's twin is `time.sleep`, one rest at a time.
 
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
@@ -17,12 +18,12 @@ use crate::memory::{ExactTimer, Word, Words};
 /// A shorter rest is timed to the microsecond. Others cost less if they need not be.
 const EXACT: Duration = Duration::from_millis(1);
 
-/// Words at equal distances, and the counter of the stage that stores them, if it wakes sleepers.
+/// Words at equal distances, and the counter of the stage that wakes who sleeps here.
 #[pyclass(frozen, module = "commitlog.native._core")]
 pub struct Watch {
     words: Words,
     watched: Vec<Word>,
-    counter: Option<Word>,
+    counter: Word,
 }
 
 #[pymethods]
@@ -33,14 +34,14 @@ impl Watch {
         first: usize,
         stride: usize,
         count: usize,
-        counter: Option<usize>,
+        counter: usize,
     ) -> PyResult<Watch> {
         let words = Words::of(words, false)?;
         let place = |number: usize| number.checked_mul(stride)?.checked_add(first);
         let watched = (0..count)
             .map(|number| words.word(place(number).unwrap_or(usize::MAX)))
             .collect::<PyResult<_>>()?;
-        let counter = counter.map(|index| words.word(index)).transpose()?;
+        let counter = words.word(counter)?;
         Ok(Watch { words, watched, counter })
     }
 
@@ -59,21 +60,38 @@ impl Watch {
         })
     }
 
-    /// Sleeps until a watched word is not what it was (`seen` has the words' bytes), a signal has
-    /// come, or `limit` is over. All times are in nanoseconds.
-    ///
-    /// It looks after each rest. A rest is one `part` of the time without a message, of which `idle`
-    /// are over at the call, within `shortest` and `longest`. Without a part only the stage wakes it.
-    #[allow(clippy::too_many_arguments)]
-    fn wait(
+    /// Sleeps until a watched word is not what it was, the stage says that it has worked, a signal has
+    /// come, or `limit` nanoseconds are over. `seen` has the words' bytes.
+    fn wait(&self, py: Python<'_>, seen: &[u8], limit: u64) -> PyResult<()> {
+        self.rest(py, seen, limit, |_| Duration::MAX)
+    }
+
+    /// The same, and it looks after each rest. A rest is one `part` of the time without a message, of
+    /// which `idle` nanoseconds are over at the call, and it is not shorter than `shortest`.
+    fn look_for(
         &self,
         py: Python<'_>,
         seen: &[u8],
         idle: u64,
-        part: u64,
+        part: NonZeroU64,
         shortest: u64,
-        longest: u64,
         limit: u64,
+    ) -> PyResult<()> {
+        self.rest(py, seen, limit, |passed| {
+            let idle = idle.saturating_add(passed.as_nanos() as u64);
+            Duration::from_nanos((idle / part).max(shortest))
+        })
+    }
+}
+
+impl Watch {
+    /// `rest_after` says how long a rest is after so long in this call.
+    fn rest(
+        &self,
+        py: Python<'_>,
+        seen: &[u8],
+        limit: u64,
+        rest_after: impl Fn(Duration) -> Duration + Sync,
     ) -> PyResult<()> {
         let (seen, rest) = chunks::<8, _>(seen);
         if seen.len() != self.watched.len() || !rest.is_empty() {
@@ -85,27 +103,23 @@ impl Watch {
             loop {
                 // It is loaded before the look. So what comes after the look changes it, and then
                 // the kernel lets nobody sleep.
-                let counter = self.counter.map(|word| (word, self.words.observe(word)));
+                let counted = self.words.observe(self.counter);
                 let passed = began.elapsed();
                 if passed >= limit || self.has_moved(seen) {
                     return;
                 }
-                let idle = idle.saturating_add(passed.as_nanos() as u64);
-                let share = idle.checked_div(part).map(|share| share.max(shortest).min(longest));
-                let rest = (limit - passed).min(share.map_or(Duration::MAX, Duration::from_nanos));
+                let rest = rest_after(passed).min(limit - passed);
                 if rest < EXACT && timer.is_none() {
                     timer = Some(ExactTimer::begin());
                 }
-                if !self.words.sleep(counter, rest) {
+                if !self.words.sleep(self.counter, counted, rest) {
                     return;
                 }
             }
         });
         Ok(())
     }
-}
 
-impl Watch {
     fn has_moved(&self, seen: &[[u8; 8]]) -> bool {
         let mut both = self.watched.iter().zip(seen);
         both.any(|(word, seen)| self.words.observe(*word) != u64::from_ne_bytes(*seen))
