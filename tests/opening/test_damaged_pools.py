@@ -22,6 +22,7 @@ from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
+from tests.builders.scrape import halted
 from tests.command_line import run_process
 from tests.crash.scene import halted_process, pid_of
 from tests.waiting import wait_until
@@ -232,7 +233,8 @@ def test_a_pool_that_no_store_json_names_tells_what_was_flushed(kind: str, tmp_p
     with commitlog.Producer(path) as one, commitlog.Producer(path) as other:
         for producer in (one, other):
             producer.send("t", b"1").wait("flushed")
-        shutil.copytree(path / "lanes/0", aside)
+        with halted(path):  # no segment is made and renamed meanwhile
+            shutil.copytree(path / "lanes/0", aside)
         one.send("t", b"2").wait("flushed")
         kill_store(store)
     lose(path, "store.json", "lanes/*/positions", "lanes/0")

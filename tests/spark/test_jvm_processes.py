@@ -7,17 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lz4.frame
 import pytest
 
 from tests.builders.hand_made import HandMadeStore
+from tests.crash.scene import halted_process
+from tests.leaks import parent_and_state
 from tests.shown import shown
-from tests.spark.jvm_frames import children, failure, harm, load, store_of_one_lane
+from tests.spark.jvm_frames import TaskReader, children, failure, harm, load, store_of_one_lane
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,22 +33,11 @@ def own_store(tmp_path: Path) -> HandMadeStore:
     return store_of_one_lane(tmp_path / "store")
 
 
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does nothing in this block."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        if Path(f"/proc/{pid}").exists():
-            os.kill(pid, signal.SIGCONT)
-
-
 def test_a_planner_that_is_stopped_holds_up_no_other_query(spark: SparkSession, own_store: HandMadeStore) -> None:
     """Another planner is started beside it, and one is left at the end."""
     assert load(spark, own_store.path).count() == 160
     (planner,) = children(spark, "planner")
-    with ThreadPoolExecutor(3) as pool, stopped(planner):
+    with ThreadPoolExecutor(3) as pool, halted_process(planner):
         counts = [pool.submit(lambda: load(spark, own_store.path).count()) for _ in range(3)]
         wait_until(lambda: sum(count.done() for count in counts) == 2, "all but one have their answer")
         os.kill(planner, signal.SIGCONT)
@@ -62,7 +53,7 @@ def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_sto
     (planner,) = children(spark, "planner")
     settings.set(LIMIT, "1s")
     try:
-        with stopped(planner):
+        with halted_process(planner):
             said = failure(frame.count)
         assert said.startswith("PlannerFailed: the Python process that plans for Spark's JVM (")
         assert f"gave no answer in 1 s, for example because a file system hangs; {LIMIT}=1h in Spark's settings" in said
@@ -74,7 +65,7 @@ def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_sto
 
 @pytest.mark.parametrize("ranges", [1, 5_000], ids=["a short question", "more than a pipe takes"])
 def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, tmp_path: Path, ranges: int) -> None:
-    """As a task that reads by itself: its process ends with it."""
+    """As a task that reads by itself: its process ends with it, which has read no question yet."""
     store = HandMadeStore(tmp_path / "store")
     for _ in range(2 * ranges):
         store.lane(3).append("orders", b"")
@@ -89,12 +80,36 @@ def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, tmp_
 
     with ThreadPoolExecutor(1) as pool:
         count = pool.submit(counted)
-        (rest,) = wait_until(lambda: children(spark, "task_rest"), "Python reads the rest")
-        wait_until(lambda: shown(rest) == ["task_rest", f"commitlog: task_rest {store.path}"], "it names its store")
-        with stopped(rest):
+
+        def halted_rest() -> list[int]:
+            """A process that answers before it is seen has ended its count: there is another."""
+            nonlocal count
+            if count.done():
+                count = pool.submit(counted)
+            found = children(spark, "task_rest")
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            return [pid for pid in found if parent_and_state(pid)[1] == "T"]
+
+        (rest,) = wait_until(halted_rest, "Python reads the rest, and is halted")
+        with halted_process(rest):
             context.cancelJobGroup("of this test")
             assert "cancelled" in str(count.exception()).lower()
             wait_until(lambda: not children(spark, "task_rest"), "the task's process has ended")
+
+
+def test_a_process_that_reads_names_its_store(spark: SparkSession, tmp_path: Path) -> None:
+    """It waits, because nobody takes its rows."""
+    store = HandMadeStore(tmp_path / "store", 1 << 24)
+    for _ in range(40):
+        store.lane(0).append("orders", lz4.frame.compress(os.urandom(1 << 20)), sys_flag=0x101)
+    store.publish()
+    reader = TaskReader(spark, store.path)
+    assert 0 < len(reader.values()) < 40
+    (rest,) = children(spark, "task_rest")
+    assert shown(rest) == ["task_rest", f"commitlog: task_rest {store.path}"]
+    assert 0 < sum(reader.sizes()) < 40
 
 
 @pytest.mark.parametrize(("module", "role"), [("jvm_planner", "planner"), ("jvm_rest", "task_rest")])

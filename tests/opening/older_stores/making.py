@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
+from tests.builders.scrape import halted
 from tests.command_line import run
 
 HERE = Path(__file__).parent
@@ -70,7 +71,8 @@ def make(directory: Path) -> None:
                 reader.commit(next(messages))
         trimmed = run("topics", stopped, "--trim", "cut", "--before", "last 2", "--yes")
         assert trimmed.returncode == 0, trimmed.stderr
-        shutil.copytree(stopped, directory / "cut-off", ignore=shutil.ignore_patterns("*.sock"))
+        with halted(stopped):
+            shutil.copytree(stopped, directory / "cut-off", ignore=shutil.ignore_patterns("*.sock"))
     commitlog.backup(stopped, directory / "backup")
 
 
