@@ -20,9 +20,9 @@ from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatistics
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import ALL_STAGES, Lane
 from commitlog.watching.exposition import StoreCollector
-from tests.crash.scene import halted_process
+from tests.crash.scene import halted_process, pid_of
 from tests.fake_clock import SetClock
 
 SMALL = {"store": {"segment_bytes": 1 << 16}, "supervisor": {"hung_after_ms": 600_000}}
@@ -100,10 +100,10 @@ def scrape(collector: StoreCollector) -> Scrape:
 @contextmanager
 def halted(store: Path) -> Iterator[None]:
     """Stops the supervisor and all stages with SIGSTOP, for a while."""
-    pids = [int(path.read_text()) for path in [store / "lock", *(store / "locks").iterdir()]]
+    stages = [name for name in ALL_STAGES if (store / "locks" / name).exists()]
     with ExitStack() as stack:
-        for pid in pids:
-            stack.enter_context(halted_process(pid))
+        for name in ("", *stages):
+            stack.enter_context(halted_process(pid_of(store, name)))
         yield
 
 

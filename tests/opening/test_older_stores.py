@@ -15,7 +15,7 @@ import pytest
 
 import commitlog
 from tests.command_line import run
-from tests.opening.older_stores.making import HERE, shown
+from tests.opening.older_stores.making import HERE, make, shown
 
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in HERE.glob("*.tar.xz"))
 
@@ -37,15 +37,24 @@ def test_there_is_a_store_of_the_first_version() -> None:
     assert "0.1.0" in VERSIONS
 
 
-@pytest.mark.parametrize("name", ["stopped", "cut-off", "backup"])
+def test_the_stores_of_this_version_can_be_made(tmp_path: Path, unpacked: Path) -> None:
+    """As before a release: of the same kinds."""
+    make(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in unpacked.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["stopped", "cut-off", "backup", "replica"])
 def test_a_store_opens_and_goes_on(name: str, unpacked: Path, expected: Any) -> None:
-    """One that was stopped, one that a power loss cut off, and a backup that takes a store's place.
+    """One that was stopped, one that a power loss cut off, a backup and a replica in its place.
 
     The stopped one is read before it is opened, too.
     """
     path = unpacked / name
     if name == "stopped":
         assert shown(path) == expected
+    if name == "replica":
+        promoted = run("promote", path)
+        assert promoted.returncode == 0, promoted.stderr
     with commitlog.Store.open(path) as store, store.producer() as producer:
         assert shown(path) == expected
         producer.send_rows("sales", [{"id": 7, "fruit": "fig", "price": 1.0}])

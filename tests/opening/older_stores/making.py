@@ -1,6 +1,6 @@
 """Makes the stores of a version, which later versions must open.
 
-`python -m tests.opening.older_stores.making` writes VERSION.tar.xz beside this file: three stores,
+`python -m tests.opening.older_stores.making` writes VERSION.tar.xz beside this file: four stores,
 and `shown.json`, what is read from each. It is run before a release. What a released version has
 made is never made again.
 """
@@ -17,6 +17,10 @@ from typing import Any
 import commitlog
 from tests.builders.scrape import halted
 from tests.command_line import run
+from tests.replicas.scene import Scene, await_copy
+from tests.replicas.test_what_is_copied import files_of
+from tests.serving.asking import Certificates
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 CONFIG = {"store": {"segment_bytes": 1 << 16}, "retention": {"reserved_hours": 0}}
@@ -61,7 +65,10 @@ def shown(path: Path) -> dict[str, Any]:
 
 
 def make(directory: Path) -> None:
-    """Three stores: stopped, cut off by a power loss while it ran, and a backup."""
+    """Four stores: stopped, cut off by a power loss while it ran, a backup, and a replica.
+
+    With what is read from each.
+    """
     stopped = directory / "stopped"
     with commitlog.Store.open(stopped, CONFIG) as store:
         fill(store)
@@ -74,6 +81,17 @@ def make(directory: Path) -> None:
         with halted(stopped):
             shutil.copytree(stopped, directory / "cut-off", ignore=shutil.ignore_patterns("*.sock"))
     commitlog.backup(stopped, directory / "backup")
+    with tempfile.TemporaryDirectory() as name:
+        replicate(stopped, directory / "replica", Scene(Path(name), Certificates(Path(name)), Path(name)))
+    (directory / "shown.json").write_text(json.dumps(shown(stopped)))
+
+
+def replicate(stopped: Path, copy: Path, scene: Scene) -> None:
+    """Makes a replica's copy of a store; the store itself stays as it is."""
+    shutil.copytree(stopped, scene.primary)
+    with scene.open(), scene.follower(copy):
+        await_copy(scene, copy)
+        wait_until(lambda: files_of(copy) == files_of(stopped), "the copy has the schemas, the reader and the trim")
 
 
 def without_this_machine(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -88,7 +106,6 @@ def without_this_machine(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         make(Path(name))
-        (Path(name) / "shown.json").write_text(json.dumps(shown(Path(name) / "stopped")))
         with tarfile.open(HERE / f"{commitlog.__version__}.tar.xz", "w:xz") as archive:
             for path in sorted(Path(name).iterdir()):
                 archive.add(path, arcname=path.name, filter=without_this_machine)
