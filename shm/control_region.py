@@ -42,7 +42,7 @@ class ControlRegion:
     def __init__(self, region: Region) -> None:
         check_order()
         if region.size != CONTROL_BYTES or region.words[Header.MAGIC] != MAGIC:
-            raise RegionError(f"{region.path} is not a control region of this version; remove the pool it is in")
+            raise RegionError(f"{region.path} is not a control region of this version")
         if region.words[Header.LAYOUT_VERSION] != LAYOUT_VERSION:
             raise RegionError(f"{region.path} has layout {region.words[Header.LAYOUT_VERSION]}, not {LAYOUT_VERSION}")
         self.region = region

@@ -246,6 +246,17 @@ def test_every_option_and_column_of_spark_is_documented() -> None:
     assert {*SPELLING.values(), *SINK_SPELLING.values(), *ALL_COLUMNS} <= there
 
 
+def test_every_variable_of_the_environment_is_in_its_table() -> None:
+    """And in the table of README each extra: both are public."""
+    sources = [path for room in ("commitlog", "shm", "stages") for path in (ROOT / room).rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r"\bCOMMITLOG_[A-Z_]+\b", path.read_text())}
+    rows = re.findall(r"^\| `(COMMITLOG_\w+)` \|", (DOCS / "command-line.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(read - {"COMMITLOG_SESSION_TIMEZONE"})  # which a session tells its own workers
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`'pyspark-commitlog.*?)\|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\[(\w+)\]", row)} == set(extras)
+
+
 def named_errors() -> set[str]:
     """What stands in the first column of every table whose first column is `error`."""
     pages = "".join(page.read_text() for page in HOW_TOS)

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import commitlog
@@ -20,7 +21,7 @@ from commitlog import errors
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import Lane
+from commitlog.shm.layout import Header, Lane
 from tests.builders.killed import kill_store
 from tests.builders.scrape import halted
 from tests.command_line import run_process
@@ -75,6 +76,27 @@ def test_write_buffers_whose_control_file_is_gone_are_not_passed_over(tmp_path: 
     with pytest.raises(errors.PoolNotAdopted, match=r"pool can't be read: .*/control.* Put the file back"):
         commitlog.Store.open(path, CONFIG)
     aside.rename(control)
+    commitlog.Store.open(path, CONFIG).close()
+    with commitlog.Reader(path, "t") as reader:
+        assert next(iter(reader)).value == b"only in memory"
+
+
+def test_a_pool_of_another_layout_is_left_to_the_version_that_made_it(tmp_path: Path) -> None:
+    """Of a killed store that was upgraded: what only its memory has is not given up."""
+    path = tmp_path / "store"
+    store = commitlog.Store.open(path, CONFIG)
+    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
+        producer.send("t", b"only in memory")
+        kill_store(store)
+    place = StoreDirectory(path).load().pool
+    assert place is not None
+    words = np.memmap(Path(place.directory, "control"), dtype=np.int64, mode="r+")
+    words[Header.LAYOUT_VERSION] += 1
+    with pytest.raises(
+        errors.PoolNotAdopted, match=r"has layout \d+, not \d+.* start the version of commitlog that made it"
+    ):
+        commitlog.Store.open(path, CONFIG)
+    words[Header.LAYOUT_VERSION] -= 1
     commitlog.Store.open(path, CONFIG).close()
     with commitlog.Reader(path, "t") as reader:
         assert next(iter(reader)).value == b"only in memory"
