@@ -78,7 +78,7 @@ class Reader(ColumnsReader):
       lane that is added while they follow belongs to one of them, too.
     - `follow`: wait for more at the end, instead of stopping there.
     - `hurry`: a message is committed and flushed at once while this reader follows, as if somebody
-      waited for its receipt. That costs more syncs.
+      waited for its receipt. That costs more syncs, and more of the stages' CPU.
 
     With a `name` the reader goes on where the last reader of that name was; `start` says where the
     first reader of the name begins. `commit` says which messages are done. Messages that were given

@@ -27,7 +27,8 @@ from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.write_buffers import remove_buffers
 from commitlog.stages.allocating.pool_watch import PoolWatch
 from commitlog.stages.allocating.retention import Retention
-from commitlog.stages.base_stage import BaseStage, main
+from commitlog.stages.base_stage import BaseStage
+from commitlog.stages.stage_process import main
 
 log = logging.getLogger(__name__)
 

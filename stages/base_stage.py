@@ -19,8 +19,6 @@ import errno
 import logging
 import os
 import select
-import signal
-import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import FrameType
@@ -31,21 +29,18 @@ import zmq
 
 from commitlog.appending.wakeups import WakeupReceiver, WakeupSender, wake_readers
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.config import Config, LogsConfig
+from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory, store_moved
-from commitlog.errors import CommitLogError, DiskError, StageFailed, StoreNotFound, is_refusal
+from commitlog.errors import StageFailed, StoreNotFound, is_refusal
 from commitlog.native import core, description
-from commitlog.process_title import set_process_title
 from commitlog.reading.view import attach_control
 from commitlog.shm.counters import record_duration
-from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, STAGE_ROW_WORDS, Header, Lane, Stage
+from commitlog.shm.layout import COUNTER_MAX, STAGE_ROW_WORDS, Header, Lane, Stage
 from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.sound_lanes import SoundLanes
 from commitlog.stages.store_channel import StoreChannel
-from commitlog.stages.supervising.forked_stage import REFUSED
-from commitlog.stages.supervising.log_files import log_to_own_output
 
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200
@@ -58,6 +53,10 @@ _HURRY_NS = 20_000_000
 """For how long after a wait for a flush the rests after work stay short."""
 _FOLLOWED_NS = 2_000_000_000
 """For how long the rests stay short after somebody has said that he follows the log."""
+_UNRESTED_STEP_NS = 500_000
+"""While somebody follows the log, one step in this time needs no rest."""
+_BURST_NS = 2_000_000
+"""After a while without steps, as many as fit into this time come without a rest."""
 _SMALL_STEP_BYTES = 1 << 16
 _LARGE_STEP_BYTES = 1 << 20
 _STDIN = 0
@@ -106,7 +105,7 @@ class BaseStage(ABC):
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
-        self._spin_until = self._hurry_until = self._followed_until = 0
+        self._spin_until = self._hurry_until = self._followed_until = self._unrested_until = 0
         self.rests = 0
         self._served: list[int] = []
         self._reload_wanted = False
@@ -234,21 +233,18 @@ class BaseStage(ABC):
         log.info(
             "%s started, pid %d, generation %d, core: %s", self.name, os.getpid(), self.control.generation, description
         )
-        seen: int | None = None  # what `news` returned before a round that found nothing to do
         while not self.stopping:
+            seen = self.news()
             moved = self._round()
+            if not moved:
+                self.wait_for_running(self.interval_ms, seen)
+                if self._rung:
+                    moved = self._round()  # before the house-keeping: somebody waits
             if moved:
-                seen = None
                 if self.linger_ms and moved < _LARGE_STEP_BYTES:
                     self._linger()
                 else:
                     self._poll(0)  # so an order to stop is seen however busy the stage is
-            elif seen is None:
-                seen = self.news()
-                continue
-            else:
-                self.wait_for_running(self.interval_ms, seen)
-                seen = None if self._rung else self.news()
             self.beat()
             self._check_place()
             if self._reload_wanted:
@@ -357,13 +353,24 @@ class BaseStage(ABC):
         row[Stage.LINGERING] = 1
         now = self.clock.monotonic_ns()
         waits = now < self._spin_until or bool(self.waiting_lanes())
-        is_awaited = now < self._hurry_until or self.is_followed(now)
-        rest_ms = min(self.linger_ms, 1) if is_awaited else self.rest_ms(now)
-        woken = not waits and self._poll(rest_ms)
+        woken = not waits and self._poll(self._rest_now_ms(now))
         row[Stage.LINGERING] = 0
         self.rests += 1
         if (waits or woken) and not self._serve_waiting_lanes():
             self._poll(0)  # so an order to stop is seen however long somebody waits
+
+    def _rest_now_ms(self, now: int) -> int:
+        """How long this rest takes, in ms, by who waits. `now` is in monotonic ns.
+
+        Each message is awaited while somebody follows, so a stage rests only if its steps are many.
+        """
+        if self.is_followed(now):
+            self._unrested_until = max(self._unrested_until, now - _BURST_NS) + _UNRESTED_STEP_NS
+            if self._unrested_until <= now:
+                return 0
+        elif now >= self._hurry_until:
+            return self.rest_ms(now)
+        return min(self.linger_ms, 1)
 
     def _poll(self, milliseconds: int) -> bool:
         """Waits for a wakeup or an order to stop or to reload. True when one of them came.
@@ -471,30 +478,3 @@ class BaseStage(ABC):
         self.stopping = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"s")
-
-
-def main(kind: type[BaseStage]) -> None:
-    """Runs a stage process: `python -P -m commitlog.stages.<name> STORE`.
-
-    Its output goes to the stage's log file in the store.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert kind.name in ALL_STAGES
-    set_process_title(kind.name, sys.argv[1])
-    log_file = StoreDirectory(sys.argv[1]).logs_directory / f"{kind.name}.log"
-    log_to_own_output(log_file, LogsConfig())
-    try:
-        stage = kind(Path(sys.argv[1]))
-        log_to_own_output(log_file, stage.config.logs)  # the stage knows it from the store's configuration
-        signal.signal(signal.SIGTERM, stage.request_stop)
-        stage.run()
-    except (CommitLogError, OSError, zmq.ZMQError, MemoryError) as error:
-        refused = error.__cause__ if isinstance(error, DiskError) else error
-        if refused is not None and is_refusal(refused):
-            text = "the %s ends, and is started again, because the system refuses what it needs: %s"
-            log.error(text, kind.name, error)
-            sys.exit(REFUSED)
-        if not isinstance(error, CommitLogError):
-            raise
-        log.error("%s: %s", type(error).__name__, error)
-        sys.exit(1)

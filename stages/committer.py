@@ -27,8 +27,9 @@ from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import is_direct
-from commitlog.stages.base_stage import BaseStage, main
+from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.lane_buffers import LaneBuffers
+from commitlog.stages.stage_process import main
 
 PAGE_BYTES = 4096
 """RocketMQ's OS_PAGE_SIZE, the unit of `least_pages`, and where a rewrite begins.

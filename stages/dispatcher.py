@@ -28,7 +28,8 @@ from commitlog.record.table import RecordTable, Stop
 from commitlog.shm.control_region import count_entries, counted_entries, first_kept, forget_entries
 from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
-from commitlog.stages.base_stage import BaseStage, main
+from commitlog.stages.base_stage import BaseStage
+from commitlog.stages.stage_process import main
 
 _SLICE_BYTES = 16 << 20
 

@@ -30,7 +30,8 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.shm.control_region import counted_entries, first_kept, indexed_entries
 from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
 from commitlog.shm.memory_order import observe, publish
-from commitlog.stages.base_stage import BaseStage, main
+from commitlog.stages.base_stage import BaseStage
+from commitlog.stages.stage_process import main
 
 PAGE_BYTES = 4096
 """RocketMQ's OS_PAGE_SIZE, the unit of `least_pages`, whatever the machine's pages are."""
@@ -220,7 +221,8 @@ class Flusher(BaseStage):
         now = self.clock.monotonic_ns()
         behind = (self._committed > self._flushed) & self.sound.mask
         due = [lane for lane in behind.nonzero()[0].tolist() if self._is_due(lane, now)]
-        moved = 0
+        if not due:
+            return 0
         if len(due) == 1:
             order = self._order(due[0])
             moved = self._finish(order, self._sync(order))

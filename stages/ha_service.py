@@ -24,7 +24,7 @@ from commitlog.disk.replication_troubles import ReplicationTroubles, save_troubl
 from commitlog.errors import CommitLogError
 from commitlog.shm.layout import HA_SERVICE, Lane
 from commitlog.shm.memory_order import observe
-from commitlog.stages.base_stage import BaseStage, main
+from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peer_connection import Throttle
@@ -32,6 +32,7 @@ from commitlog.stages.replicating.peer_watch import PeerWatch
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_listener import ReplicaListener
 from commitlog.stages.replicating.slave_listener import SlaveListener
+from commitlog.stages.stage_process import main
 
 _LOOK_NS = 1_000_000_000
 """How often the files of the replicas are written, and new lanes get their ports."""

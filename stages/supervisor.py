@@ -36,7 +36,7 @@ from commitlog.errors import (
     refusal,
 )
 from commitlog.process_title import set_process_title
-from commitlog.stages import base_stage  # noqa: F401  for the stages: a child that is forked has it then
+from commitlog.stages import stage_process  # noqa: F401  for the stages: a child that is forked has it then
 from commitlog.stages.supervising.log_files import log_to_file
 from commitlog.stages.supervising.reporting import tell, tell_error
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest

@@ -8,6 +8,7 @@ and Kafka's consumer fetch over a socket of this machine. CPU is that of all thr
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ import psutil
 
 import commitlog
 from scripts.benchmarks import kafka_broker, spark
-from scripts.benchmarks.floors import TOPIC, body_of
+from scripts.benchmarks.floors import TOPIC, body_of, new_file
 from scripts.benchmarks.harness import EACH, Bench, Metric, Sample, Stopwatch, Turn, percentiles
 from scripts.benchmarks.ours import running_store, warm_producer
 from scripts.benchmarks.serve import served
@@ -208,7 +209,10 @@ def _latency(bench: Bench, rate: int) -> None:
         f"a reader that follows, {rate} messages/s",
         LATENCY,
         "accepted",
-        {name: partial(_followed, bench, rate, seconds, options) for name, options in FOLLOWERS.items()},
+        {
+            **{name: partial(_followed, bench, rate, seconds, options) for name, options in FOLLOWERS.items()},
+            "the disk alone": partial(_synced, bench, rate, seconds),
+        },
         repeats=min(3, bench.settings.repeats),
         seconds=seconds,
         body=f"{_STAMP_BYTES} B",
@@ -232,10 +236,29 @@ def _followed(bench: Bench, rate: int, seconds: float, options: dict[str, Any]) 
     return percentiles(took[int(len(took) / 5) :]) | {"cpu": cpu, "idle": idle}
 
 
+def _synced(bench: Bench, rate: int, seconds: float) -> Sample:
+    """How long pwrite and fdatasync take at this rate: nothing that is flushed can come sooner."""
+    process, took = psutil.Process(), []
+    with bench.room() as room, new_file(room / "file", allocate=1 << 20) as fd:
+        before, began = sum(process.cpu_times()[:2]), time.monotonic()
+        for number in _steadily(rate, seconds):
+            start = time.monotonic_ns()
+            os.pwrite(fd, bytes(_STAMP_BYTES), number * _STAMP_BYTES)
+            os.fdatasync(fd)
+            took.append(time.monotonic_ns() - start)
+        cpu = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
+    return percentiles(took) | {"cpu": cpu, "idle": 0}
+
+
 def _send_steadily(producer: commitlog.Producer, rate: int, seconds: float) -> None:
-    due = time.monotonic()
-    for _ in range(max(int(rate * seconds), 3)):
+    for _ in _steadily(rate, seconds):
         producer.send(TOPIC, b"%d" % time.monotonic_ns())
+
+
+def _steadily(rate: int, seconds: float) -> Iterator[int]:
+    due = time.monotonic()
+    for number in range(max(int(rate * seconds), 3)):
+        yield number
         due += 1 / rate
         time.sleep(max(due - time.monotonic(), 0))
 
