@@ -16,9 +16,9 @@ import polars
 import pytest
 
 import commitlog
+from tests.commitlog.public_lines import FILE, MODULES, public_lines
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("config", "errors", "logging", "spark", "tracing")
 FRAMES = {"duckdb": duckdb, "pandas": pandas, "polars": polars}
 """Modules that a Scan's types name, and that nothing imports before somebody asks for a frame."""
 DOORS = (
@@ -40,6 +40,14 @@ def test_every_name_loads() -> None:
     with pytest.raises(AttributeError, match="Prodcuer"):
         commitlog.Prodcuer  # type: ignore[attr-defined]  # noqa: B018
     assert commitlog.CommitLogError is commitlog.errors.CommitLogError
+
+
+def test_no_public_name_or_argument_comes_or_goes_unnoticed() -> None:
+    """`public.txt` has all of them. Before one goes, docs/compatibility.md says how.
+
+    `python -m tests.commitlog.public_lines` writes it anew.
+    """
+    assert public_lines() == FILE.read_text().splitlines()
 
 
 def test_one_place_says_the_version() -> None:
