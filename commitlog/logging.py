@@ -16,6 +16,7 @@ import threading
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.disk.store_directory import checked_path
+from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import (
     CommitLogError,
     ConcurrentUse,
@@ -27,7 +28,6 @@ from commitlog.errors import (
 )
 from commitlog.lines import printable
 from commitlog.producer import Producer
-from commitlog.schemas.writable_topic import check_writable_name
 
 FLUSH_SECONDS = 5.0
 """How long `flush` waits at most. `logging.shutdown` calls it when the program ends."""

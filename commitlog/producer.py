@@ -38,6 +38,7 @@ from commitlog.appending.row_producer import RowProducer
 from commitlog.appending.thread_turns import FREE, INSIDE, UNSURE, Turns, is_inside
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.writable_topic import WritableTopic, check_writable_name
 from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error, refuse_copy
 from commitlog.forks import settle
 from commitlog.message import Message, message_of
@@ -50,7 +51,6 @@ from commitlog.record.host import Host
 from commitlog.record.properties import RESERVED_NAMES, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
 from commitlog.record.record_layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
-from commitlog.schemas.writable_topic import WritableTopic, check_writable_name
 from commitlog.shm.layout import COUNTER_MAX, Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
 from commitlog.statistics import LaneStatistics, lane_statistics

@@ -13,8 +13,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import pyarrow as pa
-
 from commitlog.columns.read_plan import ReadOptions
 from commitlog.disk.store_directory import checked_path
 from commitlog.errors import IllegalArgument, MissingPackage, OffsetOutOfRange, how_to_install
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
     import polars
+    import pyarrow as pa
 
 
 def read(
@@ -180,6 +179,8 @@ class Scan:
 
     def to_arrow(self) -> pa.Table:
         """Returns all rows, in memory."""
+        import pyarrow as pa
+
         return pa.Table.from_batches(self._range.batches(self.schema), self.schema)
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:

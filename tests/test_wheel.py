@@ -13,9 +13,11 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import commitlog
 from tests.builders.package_tree import CRATE
@@ -88,6 +90,20 @@ def make_environment(directory: Path) -> Path:
     venv.create(directory, symlinks=True)
     (packages_of(directory) / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     return directory
+
+
+def link_needed(directory: Path) -> None:
+    """Links the packages that pip installs with ours when no extra is asked for, and no other."""
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    todo, found = [Requirement(line) for line in lines], set()
+    while todo:
+        wanted = todo.pop()
+        if wanted.name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            found.add(wanted.name)
+            todo += map(Requirement, metadata.requires(wanted.name) or [])
+    for name in found:
+        for top in {file.parts[0] for file in metadata.files(name) or []} - {"..", "__pycache__"}:
+            (directory / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
 
 
 def packages_of(environment: Path) -> Path:
@@ -184,6 +200,65 @@ def test_the_plain_wheel_needs_none(plain_wheel: Path, tmp_path: Path) -> None:
     program = "import commitlog.producer; print(commitlog.Producer.send.__doc__.partition('.')[0])"
     said = run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment())
     assert said.startswith("Appends one message")
+
+
+WITHOUT_EXTRAS = """\
+import commitlog
+
+with commitlog.Store.open("store") as store, store.producer() as producer:
+    producer.send("orders", b"one apple", key="42").wait("flushed", timeout=60)
+    with commitlog.Reader("store", "orders", name="billing") as reader:
+        for message in reader:
+            reader.commit(message)
+    print(message.value, producer.statistics().messages, store.statistics().running)
+    calls = {name: lambda name=name: getattr(commitlog, name) for name in dir(commitlog)}
+    calls["send_rows"] = lambda: producer.send_rows("sales", [{"id": 1}])
+    calls["create_topic"] = lambda: store.create_topic("sales", "id INT")
+    for name, call in calls.items():
+        try:
+            call()
+        except commitlog.errors.MissingPackage as missing:
+            print(name, missing)
+"""
+
+
+def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
+    """What README says of `pip install pyspark-commitlog`. What needs an extra names it."""
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    link_needed(packages_of(environment))
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        environment / "bin/python",
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=tmp_path,
+    )
+    said = run(environment / "bin/python", "-c", WITHOUT_EXTRAS, cwd=tmp_path, env=clean_environment()).splitlines()
+    assert said[0] == "b'one apple' 1 True"
+    needed = {line.partition(" ")[0]: line for line in said[1:]}
+    assert needed.keys() == {
+        "RemoteProducer",
+        "RemoteReceipt",
+        "Scan",
+        "TopicSchema",
+        "create_topic",
+        "read",
+        "read_arrow",
+        "send_rows",
+        "tracing",
+    }
+    assert all("of the extra pyspark-commitlog[" in line for line in needed.values())
+    command = environment / "bin/commitlog"
+    for words in ("cat", "verify", "topics", "readers", "dump"):
+        run(command, words, "store", cwd=tmp_path, env=clean_environment())
+    done = subprocess.run([command, "demo"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+    assert "the demo needs polars, pyarrow, pyspark: `pip install" in done.stderr
 
 
 def toolchain(directory: Path, rustc: str, cargo: str) -> str:

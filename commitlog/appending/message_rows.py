@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.columns.arrays import fixed
+from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import (
     CommitLogError,
     IllegalProperty,
@@ -29,7 +30,6 @@ from commitlog.receipt import Receipt
 from commitlog.record.byte_ranges import Ints
 from commitlog.record.properties import BytesKey, encode_properties
 from commitlog.record.record_layout import PROPERTIES_BYTES_MAX
-from commitlog.schemas.writable_topic import check_writable_name
 
 _RECORD_BYTES_MAX = 512  # more than a record takes besides its value, with the longest topic but no key and headers
 _UTF8_BYTES_MAX = 4  # of one character

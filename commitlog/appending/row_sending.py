@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commitlog.appending.row_options import RowOptions
+from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import IllegalRow
 from commitlog.record.row_headers import (
     COMPRESSION_HEADER,
@@ -20,7 +19,9 @@ from commitlog.record.row_headers import (
 from commitlog.schemas.row_batches import fit, messages, read_rows
 from commitlog.schemas.single_rows import SingleRows, Taken, table_of
 from commitlog.schemas.topic_schemas import TopicSchema
-from commitlog.schemas.writable_topic import check_writable_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OVERHEAD_BYTES = 4096
 """How many bytes a record takes besides its value, about."""

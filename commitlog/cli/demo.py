@@ -35,6 +35,9 @@ def demo(
         write(notebook)
         typer.echo(f"{notebook} is written; run it with: jupyter lab {notebook}")
         return
+    from commitlog.demo import check_packages
+
+    check_packages()
     from commitlog.demo.show import show
 
     raise typer.Exit(0 if show(seconds, store) else 1)

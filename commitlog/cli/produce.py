@@ -236,8 +236,8 @@ class _Sending:
         self, store: str, address: Address | None, names: list[str], count: int | None, rate: float | None
     ) -> None:
         """Sends the first `count` lines of the files, and says how many are on disk."""
+        from commitlog.disk.writable_topic import check_writable_name
         from commitlog.record.properties import encode_properties
-        from commitlog.schemas.writable_topic import check_writable_name
 
         # Raises for a bad topic, key, tags or header before anything is made.
         topic, properties = check_writable_name(self.topic), encode_properties(self.key, self.tags, self.headers)

@@ -175,10 +175,10 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
 
 def _create(store: Path, topic: str, columns: str) -> None:
     from commitlog.disk.store_directory import StoreDirectory
+    from commitlog.disk.writable_topic import check_writable_name
     from commitlog.reading.used_versions import used_version
     from commitlog.schemas.declaring import declared_schema
     from commitlog.schemas.topic_schemas import TopicSchemas
-    from commitlog.schemas.writable_topic import check_writable_name
     from commitlog.store import Store
 
     schema = declared_schema(columns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 from commitlog.clock import SYSTEM_CLOCK, SignalEvent
 from commitlog.demo.scene import STAGES, Scene, Sent, by_producer, lines_of_totals, sales, totals
 from commitlog.demo.spark_table import LOG
-from commitlog.errors import MissingPackage, StoreRefused, how_to_install
+from commitlog.errors import StoreRefused
 from commitlog.ingest.link import Child
 from commitlog.keyboard import keyboard
 from commitlog.lines import aligned, fitted, for_shell, middle_cut
@@ -28,18 +27,10 @@ _PLAIN_SECONDS = 5.0
 _SPARK_SECONDS = 60.0
 """How long Spark may take to read what is left at the end."""
 _LOG_LINES = 60
-_NEEDED = ("polars", "pyarrow", "pyspark")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEYS = {"1": 0, "2": 1, "3": 2} | {name[0]: name for name in STAGES}
 """Key → the place of a producer, or a stage."""
 QUIT = "q"
-
-
-def check_packages() -> None:
-    """Raises MissingPackage where a package of the extra is missing, before anything is started."""
-    missing = [name for name in _NEEDED if not importlib.util.find_spec(name)]
-    if missing:
-        raise MissingPackage(f"the demo needs {', '.join(missing)}: {how_to_install('demo', *missing)}")
 
 
 def show(seconds: float, store: Path | None) -> bool:
@@ -48,7 +39,6 @@ def show(seconds: float, store: Path | None) -> bool:
     Without a path the store is in a folder that is removed. Raises what Store.open raises, and
     StoreRefused where the path has something in it.
     """
-    check_packages()
     if store is not None and store.exists():
         raise StoreRefused(f"{store}: there is something already; the demo makes a store of its own, at a new path")
     with tempfile.TemporaryDirectory(prefix="commitlog-demo-") as folder, _ended() as ended, keyboard() as keys:

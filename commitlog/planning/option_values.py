@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import OptionError, TopicNotWritable
 from commitlog.record.topic_names import check_topic
-from commitlog.schemas.writable_topic import check_writable_name
 
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -14,6 +14,7 @@ from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_options import RowOptions
 from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import Messages, RowWriter
+from commitlog.disk.writable_topic import WritableTopic
 from commitlog.errors import CommitLogError, IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
 from commitlog.forks import settle
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
@@ -25,7 +26,6 @@ from commitlog.remote.outbox import Outbox, Outgoing, RemoteLevel
 from commitlog.remote.stream_threads import RESEND_SECONDS, Schemas, Sending
 from commitlog.schemas.single_rows import Taken
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
-from commitlog.schemas.writable_topic import WritableTopic
 from commitlog.status import PutMessageStatus
 
 _RECORD_BYTES = 128

@@ -29,12 +29,12 @@ from commitlog.disk.schema_versions import (
     schema_versions,
 )
 from commitlog.disk.store_directory import DELETED_FILE, StoreDirectory
+from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import NoSchema, SchemaConflict, SchemaError, StoreDamaged, StoreTooNew, refusal
 from commitlog.record.topic_names import check_topic
 from commitlog.schemas.ddl import ddl, ddl_type
 from commitlog.schemas.evolution import why_not_grown
 from commitlog.schemas.types import stored_fields
-from commitlog.schemas.writable_topic import check_writable_name
 
 FORMAT_VERSION = 1
 

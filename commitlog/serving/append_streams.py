@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from commitlog.appending.message_rows import MessageRows
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.writable_topic import WritableTopic, check_writable_name
 from commitlog.errors import (
     AccessDenied,
     CommitLogError,
@@ -26,7 +27,6 @@ from commitlog.remote import requests
 from commitlog.remote.server_errors import to_bytes
 from commitlog.schemas.row_batches import as_table
 from commitlog.schemas.topic_schemas import TopicSchemas, no_schema
-from commitlog.schemas.writable_topic import WritableTopic, check_writable_name
 from commitlog.serving.access import Access
 from commitlog.serving.flight_errors import client_error
 from commitlog.serving.served_store import ServedStore

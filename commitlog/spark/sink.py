@@ -27,12 +27,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from commitlog.appending.message_rows import MessageRows
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.writable_topic import WritableTopic
 from commitlog.errors import NoFreeLane, OptionError, RecordError, StoreNotFound, StoreNotRunning
 from commitlog.planning.address import Address
 from commitlog.planning.option_names import QUERY_OPTIONS, SINK_SPELLING, check_names
 from commitlog.planning.option_values import boolean, duration_ms, writable_name
 from commitlog.planning.options import store_of
-from commitlog.schemas.writable_topic import WritableTopic
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.task_reading import with_files_found

@@ -13,13 +13,14 @@ from typing import Any, get_args, get_type_hints
 import duckdb
 import pandas
 import polars
+import pyarrow
 import pytest
 
 import commitlog
 from tests.commitlog.public_lines import FILE, MODULES, public_lines
 
 ROOT = Path(__file__).parents[2]
-FRAMES = {"duckdb": duckdb, "pandas": pandas, "polars": polars}
+FRAMES = {"duckdb": duckdb, "pa": pyarrow, "pandas": pandas, "polars": polars}
 """Modules that a Scan's types name, and that nothing imports before somebody asks for a frame."""
 DOORS = (
     commitlog.Store,

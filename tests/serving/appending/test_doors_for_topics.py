@@ -51,7 +51,7 @@ READING = {
 MODULES_THAT_READ = {
     "forwarding/forward_settings", "planning/option_values", "reading/known_topics", "reading/named_readers",
     "reading/reader_position", "reading/starting_point", "remote/topic_reading", "schemas/topic_schemas",
-    "schemas/writable_topic", "serving/answers",
+    "disk/writable_topic", "serving/answers",
 }  # fmt: skip
 """The modules that may ask for a name's letters alone. All who send ask `writable_topic`."""
 
