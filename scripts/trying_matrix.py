@@ -32,6 +32,7 @@ FACTORS = {
 }
 TESTS = (
     "tests/test_wheel.py::test_examples_of_readme",
+    "tests/test_wheel.py::test_the_log_works_without_an_extra",
     "tests/ingest/test_job.py::test_a_short_run_through_the_death_of_the_committer",
     "tests/opening/test_older_stores.py",
     "tests/appending/test_producer.py",
