@@ -212,6 +212,7 @@ with commitlog.Store.open("store") as store, store.producer() as producer:
             reader.commit(message)
     print(message.value, producer.statistics().messages, store.statistics().running)
     calls = {name: lambda name=name: getattr(commitlog, name) for name in dir(commitlog)}
+    calls |= {f"spark.{name}": lambda name=name: getattr(commitlog.spark, name) for name in commitlog.spark.__all__}
     calls["send_rows"] = lambda: producer.send_rows("sales", [{"id": 1}])
     calls["create_topic"] = lambda: store.create_topic("sales", "id INT")
     for name, call in calls.items():
@@ -242,7 +243,8 @@ def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
     said = run(environment / "bin/python", "-c", WITHOUT_EXTRAS, cwd=tmp_path, env=clean_environment()).splitlines()
     assert said[0] == "b'one apple' 1 True"
     needed = {line.partition(" ")[0]: line for line in said[1:]}
-    assert needed.keys() == {
+    of_spark = {f"spark.{name}" for name in commitlog.spark.__all__}
+    of_arrow = {
         "RemoteProducer",
         "RemoteReceipt",
         "Scan",
@@ -251,9 +253,11 @@ def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
         "read",
         "read_arrow",
         "send_rows",
-        "tracing",
     }
-    assert all("of the extra pyspark-commitlog[" in line for line in needed.values())
+    assert needed.keys() == of_spark | of_arrow | {"tracing"}
+    for name, line in needed.items():
+        extra = "spark" if name in of_spark else "tracing" if name == "tracing" else "arrow"
+        assert f"of the extra pyspark-commitlog[{extra}]" in line
     command = environment / "bin/commitlog"
     for words in ("cat", "verify", "topics", "readers", "dump"):
         run(command, words, "store", cwd=tmp_path, env=clean_environment())

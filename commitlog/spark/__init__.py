@@ -39,10 +39,14 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would believe that there is every name
 
     def __getattr__(name: str) -> Any:
-        """Loads a name when it is first asked for."""
+        """Loads a name when it is first asked for. Raises MissingPackage."""
         if name not in _HOMES:
             raise AttributeError(f"module 'commitlog.spark' has no attribute {name!r}")
-        import importlib
+        import importlib.util
 
+        if importlib.util.find_spec("pyspark") is None:
+            from commitlog.errors import MissingPackage, how_to_install
+
+            raise MissingPackage(f"commitlog.spark.{name} needs PySpark: {how_to_install('spark', 'pyspark', 'pyarrow')}")
         value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
