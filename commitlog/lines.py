@@ -42,9 +42,11 @@ def remount_command(directory: str | os.PathLike[str], total: int) -> str:
 def wrapped(line: str, width: int, indent: str = "    ") -> list[str]:
     """The line in parts of at most `width` columns, broken between words.
 
-    The parts behind the first one have `indent`. A longer word, such as a path, stays whole.
+    The parts behind the first one have `indent`. A longer word, such as a path, stays whole, and
+    begins a line of its own, so that a terminal breaks it only where it has to.
     """
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [part if len(part) <= width else part.lstrip() for part in parts] or [""]
 
 
 def fitted(line: str, width: int, indent: str = "    ") -> list[str]:

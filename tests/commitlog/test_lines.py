@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.errors import MessageTooLarge
-from commitlog.lines import LineSplitter, why_unreadable
+from commitlog.lines import LineSplitter, why_unreadable, wrapped
 
 
 @given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"x", b"\n"))))
@@ -56,3 +56,11 @@ def test_a_pipe_is_left_to_its_writer(tmp_path: Path) -> None:
     assert why_unreadable(str(pipe)) is None
     assert pipe.read_bytes() == b"line\n"
     writer.join()
+
+
+def test_a_path_that_fits_only_without_an_indent() -> None:
+    """The last lines of the main job are paths, behind labels: a terminal of 80 columns has broken them."""
+    path, longer = "/" + 70 * "x", "/" + 90 * "y"
+    assert wrapped(f"table        {path}", 80, " " * 13) == ["table", path]
+    assert wrapped(f"page         {longer} is it", 80, " " * 13) == ["page", longer, " " * 13 + "is it"]
+    assert wrapped("picture      /short", 80, " " * 13) == ["picture      /short"]
