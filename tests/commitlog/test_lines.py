@@ -59,7 +59,7 @@ def test_a_pipe_is_left_to_its_writer(tmp_path: Path) -> None:
 
 
 def test_a_path_that_fits_only_without_an_indent() -> None:
-    """The last lines of the main job are paths, behind labels: a terminal of 80 columns has broken them."""
+    """The main job's last lines are paths behind labels. A terminal of 80 columns broke them."""
     path, longer = "/" + 70 * "x", "/" + 90 * "y"
     assert wrapped(f"table        {path}", 80, " " * 13) == ["table", path]
     assert wrapped(f"page         {longer} is it", 80, " " * 13) == ["page", longer, " " * 13 + "is it"]

@@ -10,16 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -27,114 +24,23 @@ import yaml
 import commitlog
 from commitlog.disk.backup_note import BackupNote, write_backup_note
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
+from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.errors import DiskFull
+from commitlog.reading.named_readers import STANDS_STILL_MS, NamedReaders
 from commitlog.watching.health import DEFAULT_LIMITS
-from tests.builders.scrape import SMALL, halted, set_lane
-from tests.ports import free_port
+from tests.builders.scrape import halted, set_lane
+from tests.crash.scene import halted_process, kill, pid_of
+from tests.faults.supervisor import patched_stages
 from tests.waiting import wait_until
+from tests.watching.prometheus_scene import CONFIGS, PATH_OF_BOTH, ROOMY, RULES_FILE, Fleet, Prometheus
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-RULES_FILE = CONFIGS / "prometheus-rules.yml"
 RULES: list[dict[str, Any]] = yaml.safe_load(RULES_FILE.read_text())["groups"][0]["rules"]
 DASHBOARDS = ("grafana-dashboard.json", "grafana-fleet.json")
-PATH_OF_BOTH = "/var/lib/commitlog/events"
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")), reason="there is no prometheus with its promtool"
 )
-
-
-class Prometheus:
-    """A Prometheus that scrapes exporters by the names of their machines, four times a second.
-
-    It has our rules, without the time that a cause has to hold for.
-    """
-
-    def __init__(self, directory: Path, exporters: dict[str, int]) -> None:
-        self.port = free_port()
-        rules = RULES_FILE.read_text()
-        (directory / "rules.yml").write_text(re.sub(r"^ +for: .*\n", "", rules, flags=re.MULTILINE))
-        same_path = {"target_label": "store", "replacement": PATH_OF_BOTH, "source_labels": ["store"], "regex": ".+"}
-        scrape = {
-            "job_name": "commitlog",
-            "static_configs": [
-                {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in exporters.items()
-            ],
-            "metric_relabel_configs": [same_path],
-        }
-        often = {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "250ms"}
-        config = {"global": often, "rule_files": ["rules.yml"], "scrape_configs": [scrape]}
-        (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-        self.command = [
-            "prometheus",
-            f"--config.file={directory / 'prometheus.yml'}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{self.port}",
-            "--log.level=error",
-        ]
-
-    def asked(self, what: str, **parameters: Any) -> Any:
-        """The data of an answer. Raises AssertionError with what Prometheus has against a query."""
-        try:
-            with urlopen(f"http://127.0.0.1:{self.port}/api/v1/{what}?{urlencode(parameters)}", timeout=30) as answer:
-                return json.load(answer)["data"]
-        except HTTPError as error:
-            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-                return {"result": [], "alerts": []}  # it starts
-            raise AssertionError(f"{parameters}: {error.read().decode()}") from None
-        except (URLError, ConnectionError):
-            return {"result": [], "alerts": []}  # it does not listen yet
-
-    def series(self, expression: str) -> list[dict[str, str]]:
-        return [one["metric"] for one in self.asked("query", query=expression)["result"]]
-
-    def fires(self, alert: str, instance: str) -> bool:
-        found = [one for one in self.asked("alerts")["alerts"] if one["labels"]["alertname"] == alert]
-        return instance in {one["labels"].get("instance") for one in found if one["state"] == "firing"}
-
-
-@contextmanager
-def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-@contextmanager
-def exporter(store: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-P", "-m", "commitlog", "metrics", str(store), "--listen", str(port)]
-    with running(*command) as process:
-        yield process
-
-
-class Fleet:
-    """A store each on machines db1 and db2, and the Prometheus that watches them."""
-
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self.stores = {name: stack.enter_context(busy_store(directory / name)) for name in ("db1", "db2")}
-        ports = {name: free_port() for name in self.stores}
-        self.exporters = {
-            name: stack.enter_context(exporter(store.path, ports[name])) for name, store in self.stores.items()
-        }
-        self.prometheus = Prometheus(directory, ports)
-        stack.enter_context(running(*self.prometheus.command))
-        wait_until(lambda: len(self.prometheus.series("commitlog_up == 1")) == 2, "both are scraped")
-
-
-@contextmanager
-def busy_store(path: Path) -> Iterator[commitlog.Store]:
-    """A store with all that panels show: readers, forwarders, a backup."""
-    with commitlog.Store.open(path, SMALL) as store, store.producer() as producer:
-        producer.send_batch("apples", [b"x"] * 10)
-        producer.flush(timeout=60)
-        with commitlog.Reader(store.path, topic="apples", name="billing") as reader:
-            reader.commit(next(iter(reader)))
-        write_forwarder(StoreDirectory(path), ForwarderStatistics("kafka", "kafka://one:9092", 1))
-        write_backup_note(StoreDirectory(path), BackupNote("/mnt/backup", 1))
-        yield store
 
 
 @pytest.fixture
@@ -164,7 +70,7 @@ def test_each_query_tells_machines_apart(fleet: Fleet) -> None:
     prometheus = fleet.prometheus
     for dashboard in DASHBOARDS:
         for title, target in queries(dashboard):
-            expression = target["expr"].replace("$__rate_interval", "2s")
+            expression = target["expr"].replace("$__rate_interval", "10s")
             expression = expression.replace("$instance", ".*").replace("$store", ".*")
             wait_until(partial(tells_both, prometheus, expression), f"{title}: as much of each machine")
             found = prometheus.series(expression)
@@ -193,33 +99,80 @@ def test_a_row_of_the_fleet_for_each_machine(fleet: Fleet) -> None:
     assert fleet.prometheus.series(health)[0].keys() == {"instance", "store"}
 
 
-def test_alerts_by_their_causes(fleet: Fleet) -> None:
+OTHER = {"db1": "db2", "db2": "db1"}
+
+
+def await_alert(prometheus: Prometheus, alert: str, instance: str = "db1") -> None:
+    """It comes for the machine with the cause, and not for the other one."""
+    wait_until(lambda: prometheus.fires(alert, instance), f"{alert} of {instance}")
+    assert not prometheus.fires(alert, OTHER[instance])
+
+
+def fill(producer: commitlog.Producer) -> None:
+    """Sends more than the write buffers of a lane hold."""
+    for _ in range(30):
+        producer.send("apples", bytes(10_000))
+
+
+def test_alerts_of_stages_and_machines(fleet: Fleet) -> None:
     """Each cause on one machine raises the alert of that machine, and not of the other one."""
     prometheus, (one, other) = fleet.prometheus, fleet.stores.values()
-
-    def await_alert(alert: str, instance: str = "db1") -> None:
-        wait_until(lambda: prometheus.fires(alert, instance), f"{alert} of {instance}")
-        silent = {"db1": "db2", "db2": "db1"}[instance]
-        assert not prometheus.fires(alert, silent)
-
-    wait_until(lambda: prometheus.fires("CommitlogBackupOld", "db1"), "a backup of 1970")
-    write_backup_note(StoreDirectory(one.path), BackupNote("/mnt/backup", 4_000_000_000_000))
-    wait_until(lambda: not prometheus.fires("CommitlogBackupOld", "db1"), "a backup of today")
-    assert prometheus.fires("CommitlogBackupOld", "db2")
+    comes = partial(await_alert, prometheus)
+    for _ in range(3):
+        kill(pid := pid_of(one.path, "dispatcher"))
+        wait_until(lambda pid=pid: pid_of(one.path, "dispatcher") not in (0, pid), "the next one")  # type: ignore[misc]
+    comes("CommitlogStageRestarted")
+    with one.producer() as producer:
+        producer.send("apples", b"early").wait("flushed", 60)
+        with halted_process(pid_of(one.path, "flusher")):
+            producer.send("apples", b"late")
+            comes("CommitlogNotFlushed")
+        filling = threading.Thread(target=fill, args=[producer])
+        with halted_process(pid_of(one.path, "committer")):
+            filling.start()
+            comes("CommitlogProducerBlocked")
+        filling.join()
     with halted(one.path):
-        await_alert("CommitlogStageSilent")
+        comes("CommitlogStageSilent")
         set_lane(one.path, FLUSHER_FAULT=28)
-        await_alert("CommitlogFault")
-        await_alert("CommitlogDown")  # nobody watches over the stages
+        comes("CommitlogFault")
+        comes("CommitlogDown")  # nobody watches over the stages
         set_lane(one.path, FLUSHER_FAULT=0)
-    (one.path / "readers/billing.json").write_text("{}")
-    await_alert("CommitlogReaderDamaged")
-    await_alert("CommitlogDegraded")
     os.rename(other.path / "store.json", other.path / "store.away")
-    await_alert("CommitlogUnreadable", "db2")
+    comes("CommitlogUnreadable", "db2")
     os.rename(other.path / "store.away", other.path / "store.json")
     fleet.exporters["db2"].terminate()
-    await_alert("CommitlogNotScraped", "db2")
+    comes("CommitlogNotScraped", "db2")
+
+
+def test_alerts_of_files_and_disks(fleet: Fleet) -> None:
+    """The same for what others do to a store. A start on a full disk comes last."""
+    prometheus, one = fleet.prometheus, fleet.stores["db1"]
+    directory, comes = StoreDirectory(one.path), partial(await_alert, fleet.prometheus)
+    wait_until(lambda: prometheus.fires("CommitlogBackupOld", "db1"), "a backup of 1970")
+    write_backup_note(directory, BackupNote("/mnt/backup", 4_000_000_000_000))
+    wait_until(lambda: not prometheus.fires("CommitlogBackupOld", "db1"), "a backup of today")
+    assert prometheus.fires("CommitlogBackupOld", "db2")
+    write_forwarder(directory, ForwarderStatistics("kafka", "kafka://one:9092", 1, behind_messages=1))
+    comes("CommitlogForwarderBehind")
+    ReplicaFiles(directory).save(ReplicaState("standby", "replica", directory.load().id))
+    comes("CommitlogReplicaBehind")
+    readers = NamedReaders(directory)
+    reader = readers.load("billing")
+    readers.save(replace(reader, moved_ms=reader.moved_ms - STANDS_STILL_MS, boot="another"))
+    comes("CommitlogReaderStandsStill")
+    (one.path / "readers/billing.json").write_text("{}")
+    comes("CommitlogReaderDamaged")
+    comes("CommitlogDegraded")
+    (directory.lane_directory(0).path / "trimmed.json").write_text("{")
+    comes("CommitlogDamaged")
+    (directory.lane_directory(0).path / "trimmed.json").unlink()
+    one.close()
+    with patched_stages("tests.faults.stage:on_a_full_disk"), commitlog.Store.open(one.path, ROOMY) as full:
+        comes("CommitlogDiskHigh")
+        with full.producer() as producer, pytest.raises(DiskFull):
+            fill(producer)
+        comes("CommitlogDiskRefuses")
 
 
 def reason(code: str) -> str:
