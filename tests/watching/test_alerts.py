@@ -154,5 +154,5 @@ def test_alerts_ask_health_by_codes_that_it_has() -> None:
     assert 'status="down"' in rules
     assert 'status="degraded"' in rules
     asked = {code for codes in re.findall(r'code=~?"([^"]*)"', rules) for code in codes.split("|")}
-    assert len(asked) == 19
+    assert len(asked) == 20
     assert asked <= set(CODES)
