@@ -31,6 +31,7 @@ from commitlog.watching.remedies import (
     free_space,
     logs_of,
     start_again,
+    trim,
     why_blocked,
 )
 from commitlog.watching.snapshot import StoreSnapshot
@@ -331,7 +332,7 @@ def _faults(snapshot: StoreSnapshot) -> Iterator[Reason]:
         way_out, command = FAULT_BY_ERRNO.get(code, DiskError).hint, logs_of(facts, stage)
         if code in _NO_ROOM:
             more, command = free_space(snapshot, snapshot.config.retention.disk_clean_forcibly_percent)
-            way_out = f"{more}; {way_out}; at once"
+            way_out = f"{way_out}; {more}"
         else:
             way_out += "; its log"
         yield _reason("stage-fault", text, way_out, command, stage=stage, lanes=lanes)
@@ -402,7 +403,7 @@ def _retention(snapshot: StoreSnapshot) -> Iterator[Reason]:
     ):
         if RETENTION_WORDS[flag] in warnings:
             way_out, command = free_space(snapshot, percent)
-            yield _reason(code, RETENTION_WORDS[flag] + and_so, f"{way_out}; at once", command)
+            yield _reason(code, RETENTION_WORDS[flag] + and_so, way_out, command)
     if (text := RETENTION_WORDS[RetentionFlag.CLOCK_JUMPED]) in warnings:
         way_out = "set the clock right; if it is right now, start the store again"
         yield _reason("clock-jumped", text, way_out, start_again(facts))
@@ -424,7 +425,7 @@ def _ahead(snapshot: StoreSnapshot) -> Iterator[Reason]:
             "set the clock if it is behind; if it was ahead, nothing of this goes for its age until then, and a search by "
             "time finds too much: [retention] max_bytes = SIZE limits it; at once"
         )
-        _, command = free_space(snapshot, 100)
+        _, command = trim(snapshot, 100)
         yield _reason("stored-ahead", text, way_out, command, lanes=lanes)
 
 
@@ -434,7 +435,7 @@ def _room(snapshot: StoreSnapshot, limits: HealthLimits, told: set[str]) -> Iter
     if used > limits.full_percent and not told & {"disk-forces", "disk-refuses"}:
         text = f"the disk is {used:.1f} % full: {space.disk_free:,} bytes are free"
         way_out, command = free_space(snapshot, limits.full_percent)
-        yield _reason("disk-nearly-full", text, f"{way_out}; at once", command)
+        yield _reason("disk-nearly-full", text, way_out, command)
     if space.shared_memory_used is None or space.shared_memory_free is None:
         return
     total = space.shared_memory_used + space.shared_memory_free

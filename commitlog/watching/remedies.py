@@ -36,23 +36,39 @@ def why_blocked(snapshot: StoreSnapshot, silent_ms: int) -> tuple[str, str]:
     return f"the disk does not keep up: a quicker disk{knob}; how quick it is", f"commitlog top {for_shell(facts.path)}"
 
 
-def free_space(snapshot: StoreSnapshot, percent: int) -> tuple[str, str]:
-    """How the disk becomes no fuller than `percent`: in words, and by a trim of the store.
+def trim(snapshot: StoreSnapshot, percent: int) -> tuple[int, str]:
+    """How many bytes of the store to keep for a disk no fuller than `percent`, and the command.
 
-    The trim never takes more than half of the store, which need not make up for what others have
-    put on the disk.
+    It never takes more than half of the store, which need not make up for what others have put on
+    the disk.
     """
-    facts, space, retention = snapshot.statistics, snapshot.space, snapshot.config.retention
-    held = sum(lane.wrote - lane.first for lane in facts.lanes)
+    facts, space, enough = snapshot.statistics, snapshot.space, snapshot.config.retention.disk_enough_bytes
+    held = _held(facts)
     excess = space.disk_used - (space.disk_used + space.disk_free) * percent // 100
-    if retention.disk_enough_bytes:
-        excess = min(excess, retention.disk_enough_bytes - space.disk_free)
+    if enough:
+        excess = min(excess, enough - space.disk_free)
     keep, words = rounded_down(max(held - excess if excess > 0 else 0, held // 2))
+    return keep, f"commitlog trim {for_shell(facts.path)} --keep-bytes {words}"
+
+
+def free_space(snapshot: StoreSnapshot, percent: int) -> tuple[str, str]:
+    """How the disk becomes no fuller than `percent`: in words, and by a trim, if that takes any."""
+    facts, size = snapshot.statistics, max(snapshot.statistics.segment_bytes, 1)
+    if all(lane.first // size == max(lane.wrote - 1, lane.first) // size for lane in facts.lanes):
+        way_out = (
+            f"free space on it; a trim takes nothing, as each lane has its last segment only ({_held(facts):,} bytes)"
+        )
+        return f"{way_out}; how full it is", f"df -h {for_shell(facts.path)}"
+    keep, command = trim(snapshot, percent)
     knobs = f"[retention] max_bytes = {keep}"
-    if retention.reserved_hours > 1:
-        knobs += f", or reserved_hours = {retention.reserved_hours // 2},"
-    way_out = f"free space (the store has {held:,} of {space.disk_used:,} bytes), or set {knobs} and reload"
-    return way_out, f"commitlog trim {for_shell(facts.path)} --keep-bytes {words}"
+    if (hours := snapshot.config.retention.reserved_hours) > 1:
+        knobs += f", or reserved_hours = {hours // 2},"
+    disk = f"the store has {_held(facts):,} of {snapshot.space.disk_used:,} bytes"
+    return f"free space ({disk}), or set {knobs} and reload; at once", command
+
+
+def _held(facts: StoreStatistics) -> int:
+    return sum(lane.wrote - lane.first for lane in facts.lanes)
 
 
 def bytes_of_next_lane(snapshot: StoreSnapshot) -> int:

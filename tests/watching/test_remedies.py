@@ -46,6 +46,22 @@ def test_a_full_disk_names_the_trim_that_is_enough(good: StoreSnapshot) -> None:
         assert f"[retention] max_bytes = {int(kept[:-2]) * gb}, or reserved_hours = 36, and reload" in reason.way_out
 
 
+def test_a_full_disk_names_no_trim_that_takes_nothing(good: StoreSnapshot) -> None:
+    """Each lane has its last segment only, which stays: others have filled the disk."""
+    size, path = good.statistics.segment_bytes, good.statistics.path
+    (lane,) = good.statistics.lanes
+    warned = RetentionStatistics(0, 0, 0, 95.0, (RETENTION_WORDS[RetentionFlag.DISK_REFUSES],))
+    full = replace(good, space=replace(ROOM, disk_used=950, disk_free=50))
+    for first, wrote, command in (
+        (0, 0, f"df -h {path}"),
+        (size, 2 * size, f"df -h {path}"),
+        (size, 2 * size + 1, f"commitlog trim {path} --keep-bytes 65kB"),
+    ):
+        facts = replace(good.statistics, retention=warned, lanes=(replace(lane, first=first, wrote=wrote),))
+        (reason,) = [one for one in reasons_of(replace(full, statistics=facts), LIMITS) if one.code == "disk-refuses"]
+        assert reason.command == command
+
+
 def test_paths_and_names_are_quoted_for_a_shell(good: StoreSnapshot) -> None:
     path = "/data/it's my store"
     facts = replace(good.statistics, path=path, running=False)
