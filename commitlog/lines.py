@@ -39,6 +39,13 @@ def remount_command(directory: str | os.PathLike[str], total: int) -> str:
     return f"mount -o remount,size={-(-2 * total // (1 << 20))}m {for_shell(directory)}"
 
 
+def to_enlarge(directory: str | os.PathLike[str], needed: int = 0) -> str:
+    """The way out where a file system in memory is too small, or has no room for `needed` bytes."""
+    facts = os.statvfs(directory)
+    total = max(facts.f_blocks * facts.f_frsize, needed)
+    return f"enlarge it (--shm-size in Docker); as root: {remount_command(directory, total)}"
+
+
 def wrapped(line: str, width: int, indent: str = "    ") -> list[str]:
     """The line in parts of at most `width` columns, broken between words.
 

@@ -29,7 +29,7 @@ from commitlog.errors import (
     disk_error,
     refusal,
 )
-from commitlog.lines import for_shell, remount_command
+from commitlog.lines import for_shell, to_enlarge
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
@@ -145,11 +145,9 @@ class Attachment:
             more = f", or start the store again with [store] max_lanes = {min(2 * most, LANE_ROWS)}"
             text += f": close a producer{more if most < LANE_ROWS else ''}"
         elif free < lane_bytes:
-            facts = os.statvfs(self.pool)
-            total = facts.f_blocks * facts.f_frsize
             text += (
                 f"; a further one takes {lane_bytes:,} bytes of shared memory, of which {free:,} are left: close a "
-                f"producer, or enlarge it (--shm-size in Docker); as root: {remount_command(self.pool.parent, total)}"
+                f"producer, or {to_enlarge(self.pool.parent)}"
             )
         return text + self._stopped_lanes()
 

@@ -21,6 +21,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import Lock, try_lane
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, store_moved
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error
+from commitlog.lines import to_enlarge
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
@@ -132,8 +133,8 @@ class Lease:
                 self.buffers = WriteBuffers.create(pool, self.lane, facts.segment_bytes, slots)
             except RegionFull as error:
                 raise NotEnoughSharedMemory(
-                    f"{error}; a lane takes {facts.segment_bytes * slots:,} bytes: free shared memory, or enlarge it "
-                    f"(mount -o remount,size=… /dev/shm, docker run --shm-size=…)"
+                    f"{error}; a lane takes {facts.segment_bytes * slots:,} bytes: free shared memory, or "
+                    f"{to_enlarge(pool.parent)}"
                 ) from error
             self._fill_from_file(self.buffers, facts.segment_bytes)
             self.clear_unpublished()  # before it stops being direct: an adoption then checks behind `wrote`

@@ -16,7 +16,7 @@ from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, pr
 from commitlog.doctor.mounts import mount_of
 from commitlog.doctor.store_settings import facts_of, settings_of
 from commitlog.errors import NativeCoreMissing, NotEnoughSharedMemory
-from commitlog.lines import for_shell
+from commitlog.lines import for_shell, to_enlarge
 from commitlog.opening.pool_sizing import choose_segment_bytes
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.memory_lock import lock_limit
@@ -33,7 +33,6 @@ _PROCESSES = 64
 _LANES = 4
 _SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "refined-jiffies")
 _MAY_LOCK, _MAY_EXCEED = 14, 24  # CAP_IPC_LOCK, CAP_SYS_RESOURCE
-_ENLARGE = "enlarge it: `mount -o remount,size=8G /dev/shm`, in Docker `--shm-size=1g`"
 
 
 def kernel(_here: Surroundings) -> Iterator[Finding]:
@@ -89,17 +88,17 @@ def _lanes(here: Surroundings, base: Path, free: int) -> Iterator[Finding]:
         try:
             segment_bytes = choose_segment_bytes(buffers, largest, MIN_SEGMENT_BYTES)
         except NotEnoughSharedMemory as error:
-            yield problem(Code.LANES, str(error), _ENLARGE)
+            yield problem(Code.LANES, str(error), to_enlarge(base, MIN_SEGMENT_BYTES * buffers))
             return
         if segment_bytes < largest:
             text = f"a new store gets segments of {_kib(segment_bytes)} KiB, because {base} has little room"
-            yield note(Code.LANES, text, f"small segments are slower; {_ENLARGE}")
+            yield note(Code.LANES, text, f"small segments are slower; {to_enlarge(base)}")
     fit = free // (segment_bytes * buffers)
     text = f"{fit:,} more lanes {what} fit into shared memory, with segments of {_kib(segment_bytes)} KiB"
     if not fit:
-        yield problem(Code.LANES, text, f"close producers, or {_ENLARGE}")
+        yield problem(Code.LANES, text, f"close producers, or {to_enlarge(base)}")
     elif fit < _LANES:
-        yield note(Code.LANES, text, f"a producer takes a lane; for more of them {_ENLARGE}")
+        yield note(Code.LANES, text, f"a producer takes a lane; for more of them {to_enlarge(base)}")
     else:
         yield good(Code.LANES, text)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from commitlog.errors import NotEnoughSharedMemory
+from commitlog.lines import to_enlarge
 from commitlog.shm.region import base_directory
 from commitlog.shm.write_buffers import free_bytes
 
 _SHARE_OF_FREE = 0.75
 _LANES_AT_LEAST = 4
-_ENLARGE = "enlarge it (mount -o remount,size=1g /dev/shm, docker run --shm-size=1g)"
 
 
 def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> int:
@@ -26,7 +26,7 @@ def choose_segment_bytes(buffers_per_lane: int, largest: int, smallest: int) -> 
     if size * buffers_per_lane > free:
         raise NotEnoughSharedMemory(
             f"{base_directory()} has {free:,} bytes free, a lane takes at least {size * buffers_per_lane:,}: free some, or "
-            f"{_ENLARGE}"
+            f"{to_enlarge(base_directory(), size * buffers_per_lane)}"
         )
     return size
 
@@ -41,5 +41,5 @@ def check_lane_fits(segment_bytes: int, buffers_per_lane: int) -> None:
     if segment_bytes * buffers_per_lane > size:
         raise NotEnoughSharedMemory(
             f"{base_directory()} has {size:,} bytes, a lane of this store takes {segment_bytes * buffers_per_lane:,}: "
-            f"{_ENLARGE}"
+            f"{to_enlarge(base_directory(), segment_bytes * buffers_per_lane)}"
         )

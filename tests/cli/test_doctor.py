@@ -227,6 +227,8 @@ def test_little_shared_memory(tmp_path: Path) -> None:
         def look(severity: str = severity) -> None:
             found = findings(COMMITLOG_SHM_DIR=str(tmp_path))
             assert severity in severities(found, Code.LANES), found[Code.LANES]
+            for remedy in [one["remedy"] for one in found[Code.LANES] if one["severity"] != "good"]:
+                assert re.search(rf"as root: mount -o remount,size=\d+m {tmp_path}$", remedy)
 
         with_tmpfs(tmp_path, size, look)
 

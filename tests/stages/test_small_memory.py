@@ -69,7 +69,7 @@ def test_too_little_is_an_error_before_anything_is_made(place: Path, tmp_path: P
     """100 KiB hold no lane of the smallest segments; the error says how to get more."""
 
     def fail() -> None:
-        with pytest.raises(errors.NotEnoughSharedMemory, match="--shm-size"):
+        with pytest.raises(errors.NotEnoughSharedMemory, match=f"as root: mount -o remount,size=1m {place}$"):
             commitlog.Store.open(tmp_path / "store")
         assert not (tmp_path / "store").exists()
         assert not list(place.iterdir())
@@ -81,7 +81,7 @@ def test_the_largest_segments_are_refused_before_anything_is_made(place: Path, t
     """Those that were asked for do not fit three times."""
 
     def fail() -> None:
-        with pytest.raises(errors.NotEnoughSharedMemory):
+        with pytest.raises(errors.NotEnoughSharedMemory, match=f"as root: mount -o remount,size=6144m {place}$"):
             commitlog.Store.open(tmp_path / "store", {"store": {"segment_bytes": 1 << 30}})
         assert not (tmp_path / "store").exists()
 
