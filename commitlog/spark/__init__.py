@@ -47,6 +47,8 @@ if not TYPE_CHECKING:  # a type checker would believe that there is every name
         if importlib.util.find_spec("pyspark") is None:
             from commitlog.errors import MissingPackage, how_to_install
 
-            raise MissingPackage(f"commitlog.spark.{name} needs PySpark: {how_to_install('spark', 'pyspark', 'pyarrow')}")
+            raise MissingPackage(
+                f"commitlog.spark.{name} needs PySpark: {how_to_install('spark', 'pyspark', 'pyarrow')}"
+            )
         value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
