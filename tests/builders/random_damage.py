@@ -29,27 +29,30 @@ def damage(lane: Path, damages: list[Damage], which: str) -> None:
         data = bytearray(file.read_bytes())
         if not data:
             continue
-        at = int(how * len(data))
-        length = int.from_bytes(content[:2], "big")
-        if kind == "flip":
-            data[at] ^= 1 << content[0] % 8
-        elif kind == "cut":
-            del data[at:]
-        elif kind == "zero":
-            data[at : at + length] = bytes(len(data[at : at + length]))
-        elif kind == "splice":
-            other = files[content[0] % len(files)].read_bytes()
-            data[at : at + length] = other[length : length + len(data[at : at + length])].ljust(
-                len(data[at : at + length]), b"\0"
-            )
-        elif kind == "insert":
-            data[at:at] = content
-        elif kind == "remove":
+        if kind == "remove":
             file.unlink()
             file.touch()
             continue
-        elif kind == "lengthen":
-            data += content * 100
-        else:
-            data[at : at + len(content)] = content
+        change(data, kind, how, content, files[content[0] % len(files)].read_bytes())
         file.write_bytes(data)
+
+
+def change(data: bytearray, kind: str, how: float, content: bytes, other: bytes) -> None:
+    """Damages bytes. `how` is the place, as a part of all; a splice takes some of `other`."""
+    at = int(how * len(data))
+    length = int.from_bytes(content[:2], "big")
+    if kind == "flip":
+        data[at] ^= 1 << content[0] % 8
+    elif kind in ("cut", "remove"):
+        del data[0 if kind == "remove" else at :]
+    elif kind == "zero":
+        data[at : at + length] = bytes(len(data[at : at + length]))
+    elif kind == "splice":
+        replaced = len(data[at : at + length])
+        data[at : at + length] = other[length : length + replaced].ljust(replaced, b"\0")
+    elif kind == "insert":
+        data[at:at] = content
+    elif kind == "lengthen":
+        data += content * 100
+    else:
+        data[at : at + len(content)] = content

@@ -38,7 +38,7 @@ from tests.builders.random_damage import Damage, damage
 Options = dict[str, str]
 _OPENS = ("java.nio", "sun.nio.ch", "java.lang", "java.util")
 _KINDS = ("flip", "cut", "zero", "splice", "insert", "remove", "lengthen", "garbage")
-_NUMBERS = (-(1 << 63), -1, 0, 1, 3, 8, 92, 201, 0x7FFF, 0x8000, 1 << 31, 1 << 32, (1 << 63) - 1)
+NUMBERS = (-(1 << 63), -1, 0, 1, 3, 8, 92, 201, 0x7FFF, 0x8000, 1 << 31, 1 << 32, (1 << 63) - 1)
 
 
 class JavaReads:
@@ -126,7 +126,7 @@ def put_wrong_numbers(damaged: Damaged, chance: random.Random) -> None:
         data = bytearray(path.read_bytes())
         order, size = chance.choice(((">", 4), (">", 2), (">", 8), ("<", 8), ("<", 4)))
         at = record.physical_offset - start + chance.randrange(max(record.total_size - size, 1))
-        number = chance.choice(_NUMBERS) & ((1 << 8 * size) - 1)
+        number = chance.choice(NUMBERS) & ((1 << 8 * size) - 1)
         kind = {2: "H", 4: "I", 8: "Q"}[size]
         if at + size <= len(data):
             struct.pack_into(order + kind, data, at, number)
@@ -259,31 +259,56 @@ def followed(store: HandMadeStore, options: Options) -> Followed:
 def check_follow(java: JavaReads, damaged: Damaged, counts: Counts, chance: random.Random) -> None:
     """The rows that come while a lane grows are the Python source's, up to where they end."""
     assert isinstance(damaged, Followed)
-    lane, kept = damaged.store.lane(0), damaged.plan["lanes"][0][0]
-    begin, end = kept["from"], lane.end
-    steps = sorted(chance.randrange(begin, end) for _ in range(chance.randint(0, 4)))
-    (part,) = java.ask({"plan": damaged.plan, "schema": damaged.schema, "steps": [*steps, end]})["parts"]
-    arrow = to_arrow_schema(StructType.fromJson(json.loads(damaged.schema)), timezone="UTC")
+    lane = damaged.store.lane(0)
+    growing = Growing(damaged.schema, damaged.plan, lane.end, lane.next_offsets["orders"])
+    check_growing(java, growing, growing.by_java(java, chance), counts)
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A lane that has grown since its batch was planned: to `end`, and to `of_all` messages."""
+
+    schema: str
+    plan: dict[str, Any]
+    end: int
+    of_all: int
+
+    @property
+    def begin(self) -> int:
+        return int(self.plan["lanes"][0][0]["from"])
+
+    def by_java(self, java: JavaReads, chance: random.Random) -> dict[str, Any]:
+        """What Java finds, in some steps."""
+        steps = sorted(chance.randrange(self.begin, self.end) for _ in range(chance.randint(0, 4)))
+        (part,) = java.ask({"plan": self.plan, "schema": self.schema, "steps": [*steps, self.end]})["parts"]
+        return dict(part)
+
+    def by_python(self, slices: list[list[Any]]) -> tuple[str, str]:
+        arrow = to_arrow_schema(StructType.fromJson(json.loads(self.schema)), timezone="UTC")
+        return rows_by_python(plan_of(self.plan["for_python"], slices), arrow)
+
+
+def check_growing(java: JavaReads, lane: Growing, part: dict[str, Any], counts: Counts) -> None:
+    """Java has found what Python finds in the files, and ends early for a reason only."""
 
     def by_python(upto: int) -> tuple[str, str]:
-        slices = [["orders", 0, first, upto, begin, end]]
-        return rows_by_python(plan_of(damaged.plan["for_python"], slices), arrow)
+        return lane.by_python([["orders", 0, first, upto, lane.begin, lane.end]])
 
-    first, reached, of_all = kept["next"]["orders"], part["reached"]["orders"], lane.next_offsets["orders"]
+    first, reached = lane.plan["lanes"][0][0]["next"]["orders"], part["reached"]["orders"]
     found, said = by_python(reached)
-    if said or difference_of(java, 0, damaged.schema, found):
+    if said or difference_of(java, 0, lane.schema, found):
         # Python looks at CRCs only of records that it reads together with a damaged one.
-        alone = [["orders", 0, offset, offset + 1, -1, end] for offset in range(first, reached)]
-        found, said = rows_by_python(plan_of(damaged.plan["for_python"], alone), arrow)
-        difference = said or difference_of(java, 0, damaged.schema, found)
+        alone = [["orders", 0, offset, offset + 1, -1, lane.end] for offset in range(first, reached)]
+        found, said = lane.by_python(alone)
+        difference = said or difference_of(java, 0, lane.schema, found)
         assert not difference, difference
         counts.read_apart += 1
-    error = by_python(of_all)[1]
-    assert reached == of_all or "reason" in part or error, part  # Python may walk past another topic's record
+    error = by_python(lane.of_all)[1]
+    assert reached == lane.of_all or "reason" in part or error, part  # Python may walk past another topic's record
     counts.rows += part["rows"]
     counts.errors += bool(error)
     counts.handed_over += "reason" in part
-    counts.whole += reached == of_all
+    counts.whole += reached == lane.of_all
 
 
 def run(

@@ -25,9 +25,10 @@ final class WriteBuffers implements Closeable {
     private final long rowAt;
     private final JsonNode words;
     private final ByteBuffer row;
+    /** Null before the first read. */
     private FileChannel buffers;
     /** The lane's sequence when `buffers` was opened: another lessee may get others. */
-    private long openedAt = -1;
+    private long openedAt;
 
     /** `rows` says where the words are. */
     WriteBuffers(JsonNode rows, int lane, String file, long segmentBytes) throws IOException {
@@ -54,7 +55,7 @@ final class WriteBuffers implements Closeable {
             return false;
         }
         long sequence = this.word("sequence");
-        if (sequence != this.openedAt) {
+        if (this.buffers == null || sequence != this.openedAt) {
             this.closeBuffers();
             this.buffers = open(this.file);
             this.openedAt = sequence;
