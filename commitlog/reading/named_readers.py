@@ -145,7 +145,6 @@ class NamedReader:
     """The boot of the machine on which it made its last progress; empty if that is not known."""
     moved_boot_ms: int = field(default=0, compare=False)
     """When it did, since that boot (CLOCK_BOOTTIME): the wall clock may be set."""
-
     host: str = ""
     """The machine of the server's client that reads under the name; empty for a process here."""
 
@@ -181,6 +180,7 @@ class NamedReaders:
 
     def __init__(self, directory: StoreDirectory, clock: Clock = SYSTEM_CLOCK) -> None:
         self.directory, self.channel, self.clock = directory, directory.channel, clock
+        self._place = str(directory.readers_directory)
 
     def names(self) -> list[str]:
         """Names of all named readers, sorted."""
@@ -213,7 +213,7 @@ class NamedReaders:
 
     def stamp(self, name: str) -> tuple[int, int, int]:
         """A value that changes whenever the reader's file does. Raises OSError."""
-        facts = os.lstat(self._path(name, "json"))
+        facts = os.lstat(f"{self._place}/{name}.json")  # a Path takes as long as the call
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def moved(self, reader: NamedReader) -> NamedReader:
