@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,34 @@ class Page:
     def draw(self, path: Path) -> None:
         """Writes a picture of the page, for people."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+
+    def box(self, selector: str) -> list[float]:
+        """Left, top, right and bottom of what one sees of an element within its parent."""
+        found: list[float] = self.ask(
+            f"(() => {{const e = document.querySelector('{selector}'); const r = e.getBoundingClientRect(); "
+            "const p = e.parentElement.getBoundingClientRect(); "
+            "return [r.left, r.top, Math.min(r.right, p.right), Math.min(r.bottom, innerHeight)]})()"
+        )
+        return found
+
+    def check_seen(self, parts: Iterable[str], picture: Path) -> tuple[int, ...]:
+        """Draws the page, and returns the colour of its background.
+
+        Raises AssertionError unless nothing is wider than the window, and each part is in it, with
+        marks that differ enough from the background.
+        """
+        from matplotlib.image import imread
+
+        width = self.ask("innerWidth")
+        assert self.ask("document.documentElement.scrollWidth <= innerWidth"), picture.name
+        self.draw(picture)
+        pixels = imread(picture)[:, :, :3] * 255
+        for part in parts:
+            left, top, right, bottom = (round(edge) for edge in self.box(part))
+            assert 0 <= left < right <= width, (picture.name, part)
+            away = abs(pixels[top:bottom, left:right] - pixels[5, 5]).max(axis=2)
+            assert (away > 80).mean() > 0.001, f"{picture.name}: nothing can be seen of {part}"
+        return tuple(round(float(channel)) for channel in pixels[5, 5])
 
 
 @contextmanager

@@ -192,9 +192,12 @@ def test_a_page_in_a_browser(job: Job, tmp_path: Path) -> None:
     with browse((tmp_path / "r.html").as_uri(), tmp_path / "profile") as shown:
         shown.see(".verdict", "exactly once")
         shown.see("figure", "Latency of a message")
-        shown.resize(400, 800)
-        assert shown.ask("innerWidth") == 400
-        assert shown.ask("document.documentElement.scrollWidth <= innerWidth")
+        for scheme, background in (("light", (255, 255, 255)), ("dark", (22, 25, 29))):
+            shown.scheme(scheme)
+            for width in (400, 1300):
+                shown.resize(width, 3500)
+                parts = (".verdict", "figure svg", "#legend_1 text", "#xtick_1 text", "table", "td", "th")
+                assert shown.check_seen(parts, tmp_path / f"{scheme}-{width}.png") == background
         assert not shown.complaints
 
 

@@ -57,22 +57,12 @@ VIEWS = {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_view_can_be_seen(page: Page, tmp_path: Path, scheme: str, width: int) -> None:
     """Each part is in the window, and has marks that differ enough from the background."""
-    from matplotlib.image import imread
-
     page.scheme(scheme)
     for name, (place, selector, text, parts) in VIEWS.items():
         page.resize(width, 2500)
         page.ask(f"location.hash = {json.dumps(place)}")
         page.see(selector, text)
-        assert page.ask("document.documentElement.scrollWidth <= innerWidth"), name
-        page.draw(tmp_path / f"{name}.png")
-        pixels = imread(tmp_path / f"{name}.png")[:, :, :3] * 255
-        assert tuple(pixels[5, 5].round()) == BACKGROUND[scheme]
-        for part in parts:
-            left, top, right, bottom = (round(edge) for edge in box(page, part))
-            assert 0 <= left < right <= width, (name, part)
-            away = abs(pixels[top:bottom, left:right] - pixels[5, 5]).max(axis=2)
-            assert (away > 80).mean() > 0.001, f"{name}: nothing can be seen of {part}"
+        assert page.check_seen(parts, tmp_path / f"{name}.png") == BACKGROUND[scheme]
     page.ask("location.hash = ''")
 
 
@@ -93,23 +83,12 @@ def test_the_axes_of_a_plot_can_be_seen(page: Page, scheme: str) -> None:
     wait_until(found, "numbers of an axis that can be read")
 
 
-def box(page: Page, selector: str) -> list[float]:
-    """Left, top, right and bottom of what one sees of an element in its section."""
-    return list(
-        page.ask(
-            f"(() => {{const e = document.querySelector('{selector}'); const r = e.getBoundingClientRect(); "
-            "const p = e.parentElement.getBoundingClientRect(); "
-            "return [r.left, r.top, Math.min(r.right, p.right), Math.min(r.bottom, innerHeight)]})()"
-        )
-    )
-
-
 def test_a_click_on_a_topic_shows_its_messages(page: Page) -> None:
     page.ask("[...document.querySelectorAll('#topics a')].find((a) => a.innerText === 'orders').click()")
     page.see("#found", "onerror")
     assert not page.ask("document.getElementById('messages').hidden")
     assert page.ask("document.getElementById('overview').hidden")
-    assert box(page, "#found")[1] < 800
+    assert page.box("#found")[1] < 800
 
 
 def test_columns_of_a_typed_topic_and_all_of_its_rows(page: Page) -> None:
@@ -160,6 +139,7 @@ def test_search_follow_and_links(page: Page, store: commitlog.Store, tmp_path: P
 
 
 def test_two_stores(store: commitlog.Store, tmp_path: Path) -> None:
+    """A click on the other one shows it. Both can be seen in each scheme and width."""
     with (
         commitlog.Store.open(tmp_path / "logs", {"store": {"segment_bytes": 1 << 16}}) as other,
         serving(store.path, other.path) as address,
@@ -170,4 +150,10 @@ def test_two_stores(store: commitlog.Store, tmp_path: Path) -> None:
         page.ask("document.querySelectorAll('#stores a')[1].click()")
         page.see("#path", str(other.path))
         page.see("#topics", "none")
+        for scheme, background in BACKGROUND.items():
+            page.scheme(scheme)
+            for width in (400, 1300):
+                page.resize(width, 2500)
+                parts = ("#stores a:nth-child(1)", "#stores a:nth-child(2)", "#path", "#plot-rate", "#stages")
+                assert page.check_seen(parts, tmp_path / f"{scheme}-{width}.png") == background
         assert page.complaints == []
