@@ -9,9 +9,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")
+
+PATIENT_SECONDS = 1_700.0
+"""For a whole program of a user: where the load is 15, one with Spark takes minutes."""
+patient = pytest.mark.timeout(PATIENT_SECONDS + 60)
+"""For the tests of such programs. It is below `faulthandler_timeout` of pyproject.toml."""
 
 
 def blocks(page: Path, language: str) -> list[str]:

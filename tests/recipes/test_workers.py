@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import commitlog
-from tests.programs import DOCS, files, write_files
+from tests.programs import DOCS, PATIENT_SECONDS, files, patient, write_files
+
+pytestmark = patient
 
 PAGE = DOCS / "workers.md"
 FEW_LANES = {"store": {"segment_bytes": 1 << 16, "max_lanes": 3}, "producer": {"lane_wait_ms": 0}}
@@ -40,7 +42,9 @@ if __name__ == "__main__":
 
 
 def run(program: Path) -> str:
-    done = subprocess.run([sys.executable, program], cwd=program.parent, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, program], cwd=program.parent, capture_output=True, text=True, timeout=PATIENT_SECONDS
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
