@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commitlog.clock import SYSTEM_CLOCK, SignalEvent, limit_ns
-from commitlog.lines import printable
+from commitlog.lines import printable, wrapped
 from commitlog.spark.query_lag import lag
 
 if TYPE_CHECKING:
@@ -128,12 +128,15 @@ class _Line(Protocol):
 
 
 class _TerminalLine:
-    """A line that is written over: it has to fit, so it is cut, but for the last one."""
+    """A line that is written over: it has to fit, so it is cut. The last one goes on below."""
 
     def show(self, text: str, *, last: bool = False) -> None:
         width = shutil.get_terminal_size().columns - 1
-        shown = text if last or len(text) <= width else f"{text[: width - 1]}…"
-        print(f"\r\x1b[K{shown}", end="\n" if last else "", flush=True)
+        if last:
+            text = "\n".join(wrapped(text, width))
+        elif len(text) > width:
+            text = f"{text[: width - 1]}…"
+        print(f"\r\x1b[K{text}", end="\n" if last else "", flush=True)
 
 
 class _PlainLine:

@@ -175,7 +175,7 @@ def test_the_rate(progress: tuple[Any, ...], line: str, monkeypatch: pytest.Monk
 
 
 def test_a_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is written over and cut to the width; the last one stays, as long as it is."""
+    """It is written over and cut to the width; the last one is whole and breaks between words."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     looks = iter([True, True, False, False])
@@ -184,7 +184,7 @@ def test_a_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     type_of_query = type("Query", (SimpleNamespace,), {"isActive": property(lambda _: next(looks))})
     query = type_of_query(**{name: value for name, value in vars(query).items() if name != "isActive"})
     commitlog.spark.show_progress(query)
-    assert capsys.readouterr().out == "\r\x1b[Kquery: no batch ye…\r\x1b[Kquery has ended: no batch\n"
+    assert capsys.readouterr().out == "\r\x1b[Kquery: no batch ye…\r\x1b[Kquery has ended: no\n    batch\n"
 
 
 def test_an_output_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
