@@ -265,7 +265,7 @@ DEFINED: dict[str, list[str]] = {
         f"the last time within {in_words(health.RESTARTS_MS / 1000)}",
         f"A recovery has {in_words(probed_seconds())} there",
         f"with less than {gib(health.ENOUGH_BYTES)} free",
-        f"something that is flushed for {s(health.HealthLimits.replica_behind_ms / 1000)}",
+        f"has lacked for {s(health.HealthLimits.replica_behind_ms / 1000)}",
         f"`…` ({s(CONFIG.supervisor.stop_timeout_ms / 1000)}) for it",
     ],
     "docs/python.md": [f"during {watched_words._BUSY_NS // 10**6} ms after each one"],

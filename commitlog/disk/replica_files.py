@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
@@ -30,7 +31,7 @@ class ReplicaState:
     - `sent_bytes_per_second`: between the HAService's last two looks
     - `acknowledged`: lane → how far it has the lane's log
     - `in_sync`: lanes in which it is in sync
-    - `behind_since_ms`: wall time since when it lacks something that is flushed; 0 where it has all
+    - `behind_since_ms`: wall time since when it lacks what it lacks now; 0 where it has all
     - `seen_ms`: wall time of its last word
     """
 
@@ -58,7 +59,7 @@ class ReplicaState:
         return "refused" if self.refusal else "gone"
 
     def behind_ms(self, now_ms: int) -> int:
-        """For how long it has lacked something that is flushed, at the wall time `now_ms`."""
+        """For how long it has lacked what it lacks now, at the wall time `now_ms`."""
         return max(now_ms - self.behind_since_ms, 0) if self.behind_since_ms else 0
 
 
@@ -68,6 +69,37 @@ def behind_since(known_ms: int, now_ms: int) -> int:
     It is now, too, where the clock was set back: else it would be behind for 0 ms for a long time.
     """
     return min(known_ms or now_ms, now_ms)
+
+
+class Lag:
+    """Since when a copy lacks what it lacks now, by looks at the copy and at a log that grows.
+
+    A copy of a busy log lacks something at each look. So a look notes the ends of the log. When the
+    copy has reached them, all that it lacks came after that look.
+    """
+
+    def __init__(self) -> None:
+        self._ends: Mapping[int, int] | None = None
+        self._noted_ms = 0
+
+    def since(self, known_ms: int, now_ms: int, ends: Mapping[int, int], have: Mapping[int, int]) -> int:
+        """The wall time since when; 0 where the copy has all. `known_ms` is what was said last.
+
+        `ends` has how far the lanes of the log are, and `have` how far those of the copy.
+        """
+        if not lacking(ends, have):
+            self._ends = None
+            return 0
+        if self._ends is not None and not lacking(self._ends, have):
+            known_ms, self._ends = self._noted_ms, None
+        if self._ends is None:
+            self._ends, self._noted_ms = dict(ends), now_ms
+        return behind_since(known_ms, now_ms)
+
+
+def lacking(ends: Mapping[int, int], have: Mapping[int, int]) -> int:
+    """How many bytes up to the ends of lanes a copy lacks that has each up to `have`."""
+    return sum(max(end - have.get(lane, 0), 0) for lane, end in ends.items())
 
 
 class ReplicaFiles:

@@ -31,7 +31,7 @@ class ReplicaMark:
     - `source`: HOST:PORT of the store that it follows
     - `complete`: whether it has had all that the store had at one moment; then it may be promoted
     - `connected`: whether it follows now
-    - `behind_since_ms`: wall time since when it may lack something; 0 where it has all
+    - `behind_since_ms`: wall time since when it may lack what it lacks now; 0 where it has all
     - `waits_for`: what it waits for before it follows again; empty where nothing is in its way
     - `acknowledged`: lane → how far it has ever acknowledged the lane's log. Whoever changes it
       gives it another dict
@@ -71,7 +71,7 @@ class ReplicaMark:
         self.behind_since_ms = behind_since(self.behind_since_ms, now_ms)
 
     def behind_ms(self, now_ms: int) -> int:
-        """How long ago it had everything, at the wall time `now_ms`."""
+        """For how long it may lack what it lacks now, at the wall time `now_ms`."""
         return max(now_ms - self.behind_since_ms, 0) if self.behind_since_ms else 0
 
 

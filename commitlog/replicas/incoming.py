@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from commitlog.backups.small_files import SmallFiles, is_note
 from commitlog.disk.quarantine import unnamed_note
+from commitlog.disk.replica_files import Lag, lacking
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import ReplicationRefused
@@ -63,6 +64,7 @@ class Incoming:
         """Lane → how far the store may send it, as it has said last."""
         self._acknowledged: dict[int, int] = {}
         """Lane → what was acknowledged last."""
+        self._lag = Lag()
         self._completed = False
         """Whether the store must still be told that the copy is complete."""
         self.unsynced, self.is_complete = 0, False
@@ -217,12 +219,8 @@ class Incoming:
         """Notes how far the copy is behind what is known of the store, and what it has said."""
         self._mark.note_acknowledged(self._acknowledged)
         have = {number: lane.durable for number, lane in self._lanes.items()}
-        behind = sum(max(end - have.get(lane, 0), 0) for lane, end in self._ends.items())
-        self._mark.behind_bytes = behind
-        if behind:
-            self._mark.note_behind(now_ms)
-        else:
-            self._mark.behind_since_ms = 0
+        self._mark.behind_bytes = lacking(self._ends, have)
+        self._mark.behind_since_ms = self._lag.since(self._mark.behind_since_ms, now_ms, self._ends, have)
 
 
 def _sync(lanes: Iterable[LaneCopy]) -> None:

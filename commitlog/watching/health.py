@@ -257,7 +257,9 @@ def _own_replica(facts: StoreStatistics, limits: HealthLimits) -> Iterator[Reaso
         yield _reason("stopped", text, way_out, command)
     elif facts.replica_behind_ms > limits.replica_behind_ms:
         waits = f"; it waits for {facts.replica_waits_for}" if facts.replica_waits_for else ""
-        text = f"it is a replica of {facts.replica_of}, and had all of that {_time(facts.replica_behind_ms)} ago{waits}"
+        text = (
+            f"it is a replica of {facts.replica_of}, and has what that had {_time(facts.replica_behind_ms)} ago{waits}"
+        )
         yield _reason(
             "replica-behind", text, "see what `commitlog replica` says; how far it is", f"commitlog stat {quoted}"
         )

@@ -156,7 +156,7 @@ STORE_METRICS = (
     of_store(
         "commitlog_store_behind_seconds",
         "gauge",
-        "Of a replica: how long ago it had all of its store; 0: it has all, or is no replica",
+        "Of a replica: for how long it may lack what it lacks now; 0: it has all, or is no replica",
         lambda snapshot: snapshot.statistics.replica_behind_ms / 1000,
     ),
     of_store(

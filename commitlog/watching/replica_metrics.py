@@ -30,7 +30,7 @@ REPLICA_METRICS = (
     _of_replicas(
         "commitlog_replica_behind_since_time_seconds",
         "gauge",
-        "Since when it lacks something, in seconds since 1970; 0 where it has all",
+        "Since when it lacks what it lacks now, in seconds since 1970; 0 where it has all",
         lambda replica: replica.behind_since_ms / 1000,
     ),
     _of_replicas(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
-from commitlog.disk.replica_files import ReplicaFiles, ReplicaState, behind_since
+from commitlog.disk.replica_files import Lag, ReplicaFiles, ReplicaState, lacking
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import DamagedFile
 from commitlog.shm.control_region import ControlRegion
@@ -49,6 +49,8 @@ class Peers:
         self._saved: dict[str, bytes] = {}
         """Name of a replica → what its file says. Only the main thread uses it."""
         self._states: dict[str, ReplicaState] = {}
+        self._lags: dict[str, Lag] = {}
+        """Name of a replica → since when it lacks what it lacks."""
         self._sent_before: dict[str, int] = {}
         """Name of a replica → the bytes that its earlier connections were sent."""
         self._looked_ns = clock.monotonic_ns()
@@ -143,7 +145,8 @@ class Peers:
     def left(self, lane_logs: Mapping[int, LaneLog]) -> int:
         """How many bytes the connected replica lacks that lacks most."""
         with self._lock:
-            return max((_behind(state, lane_logs) for state in self._states.values() if state.connected), default=0)
+            connected = [state for state in self._states.values() if state.connected]
+            return max((lacking(_ends(state, lane_logs), state.acknowledged) for state in connected), default=0)
 
     def look(self, lane_logs: Mapping[int, LaneLog]) -> None:
         """Counts who is in sync, and writes the files of replicas that have changed."""
@@ -154,8 +157,10 @@ class Peers:
         self._looked_ns = looked_ns
         with self._lock:
             for state in self._states.values():
-                state.behind_bytes = _behind(state, lane_logs)
-                state.behind_since_ms = behind_since(state.behind_since_ms, now) if state.behind_bytes else 0
+                ends = _ends(state, lane_logs)
+                state.behind_bytes = lacking(ends, state.acknowledged)
+                lag = self._lags.setdefault(state.name, Lag())
+                state.behind_since_ms = lag.since(state.behind_since_ms, now, ends, state.acknowledged)
                 connections = [one for one in self._connections if one.peer_name == state.name]
                 lanes = (lane for lane in lane_logs if any(self.in_sync.is_member(one, lane) for one in connections))
                 state.in_sync = sorted(lanes)
@@ -179,6 +184,7 @@ class Peers:
                 if not self._states[name].connected:
                     del self._states[name]
                     self._sent_before.pop(name, None)
+                    self._lags.pop(name, None)
 
     def _save(self, state: ReplicaState) -> None:
         known = repr(state).encode()
@@ -205,7 +211,7 @@ class Peers:
         self.look(lane_logs)
 
 
-def _behind(state: ReplicaState, lane_logs: Mapping[int, LaneLog]) -> int:
-    """How many bytes a replica lacks of what may be sent. A slave has one lane only."""
+def _ends(state: ReplicaState, lane_logs: Mapping[int, LaneLog]) -> dict[int, int]:
+    """How far a replica may be sent the lanes. A slave has one lane only."""
     lanes = lane_logs if state.kind == "replica" else lane_logs.keys() & state.acknowledged.keys()
-    return sum(max(lane_logs[lane].limit - state.acknowledged.get(lane, 0), 0) for lane in lanes)
+    return {lane: lane_logs[lane].limit for lane in lanes}

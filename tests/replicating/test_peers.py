@@ -64,6 +64,23 @@ def test_what_a_replica_lacks_gets_older_after_the_clock_was_set_back(store: Idl
     assert [state.behind_ms(clock.wall) for state in known_replicas(store.directory)] == [40_000]
 
 
+def test_a_replica_of_a_busy_store_is_not_behind_for_longer_and_longer(store: IdleStore) -> None:
+    """It lacks something at each look, and has soon what it lacked before; then it stands still."""
+    files = ReplicaFiles(store.directory)
+    files.save(ReplicaState("copy", "replica", store.facts.id, acknowledged={0: 100}))
+    clock = SetClock()
+    peers = peers_of(store, clock)
+    (state,) = peers._states.values()
+    behind = []
+    for look in range(90):
+        state.acknowledged = {0: min(100 * (look + 1), 6_000)}
+        peers.look(lane_log(store, 100 * (look + 2)))
+        behind += [one.behind_ms(clock.wall) for one in known_replicas(store.directory)]
+        clock.pass_seconds(1)
+    assert max(behind[:60]) == 1_000
+    assert behind[-1] == 31_000
+
+
 def test_a_replica_that_was_forgotten_stays_so_while_the_log_grows(store: IdleStore) -> None:
     ReplicaFiles(store.directory).save(ReplicaState("copy", "replica", store.facts.id, acknowledged={0: 100}))
     peers = peers_of(store)
