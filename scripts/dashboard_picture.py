@@ -62,7 +62,8 @@ class Prometheus:
         settings = directory / "prometheus.yml"
         settings.write_text(
             f"global: {{scrape_interval: {SCRAPE_SECONDS}s}}\n"
-            f"scrape_configs: [{{job_name: commitlog, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}]\n"
+            f"scrape_configs: [{{job_name: commitlog, static_configs: "
+            f"[{{targets: ['127.0.0.1:{target}'], labels: {{instance: db1}}}}]}}]\n"
         )
         command = (
             program,
@@ -189,9 +190,9 @@ def _use(store: commitlog.Store, path: Path, served: Path) -> None:
                     if reader.poll() is None:
                         break
                 reader.commit()
-            url = served.read_text().split()[0]
-            with commitlog.read_arrow(url, "alarms") as rows:
-                rows.read_all()
+            for url in served.read_text().split()[:1]:  # none while the server starts
+                with commitlog.read_arrow(url, "alarms") as rows:
+                    rows.read_all()
             if second >= KILLED_AFTER and not killed:
                 (flusher,) = (stage for stage in store.statistics().stages if stage.stage == "flusher")
                 os.kill(flusher.pid, signal.SIGKILL)
