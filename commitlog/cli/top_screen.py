@@ -33,6 +33,7 @@ from commitlog.watching.snapshot import Space, StoreSnapshot
 SPARKS = "▁▂▃▄▅▆▇█"
 ORDERS = ("name", "rate", "behind")
 _PROBLEMS_SHOWN = 4
+_NAME_CHARACTERS_MAX = 28
 _STATUS_STYLES = {"good": "green", "degraded": "yellow", "down": "red"}
 _KEYS = "q quit   s sort: {order}   / filter{filter}"
 Row = TypeVar("Row", LaneRates, TopicRates, ReaderRates)
@@ -241,9 +242,13 @@ def _table(*columns: str, gap: int = 2) -> Table:
             justify="right" if number else "left",
             no_wrap=True,
             overflow="ellipsis",
-            max_width=None if number else 28,
         )
     return table
+
+
+def _name(text: str) -> Text:
+    """A name in the first column. Names often differ at their ends."""
+    return Text(middle_cut(printable(text), _NAME_CHARACTERS_MAX))
 
 
 def _finished(table: Table, left_out: int) -> RenderableType:
@@ -291,7 +296,7 @@ def _topic_table(topics: Sequence[TopicRates], left_out: int) -> RenderableType:
     table = _table("topic", "messages", "flushed/s", "lanes")
     for topic in topics:
         table.add_row(
-            Text(printable(topic.topic)),
+            _name(topic.topic),
             f"{topic.messages:,}",
             f"{topic.messages_per_second:,.0f}",
             str(len(topic.lanes)),
@@ -304,7 +309,7 @@ def _reader_table(readers: Sequence[ReaderRates], left_out: int) -> RenderableTy
     for reader in readers:
         rate = reader.messages_per_second
         table.add_row(
-            Text(printable(reader.reader)),
+            _name(reader.reader),
             "?" if rate is None else f"{reader.behind:,}",
             "-" if rate is None else f"{rate:,.0f}",
             "yes" if reader.running else "no",
@@ -318,7 +323,7 @@ def _text_table(heads: Sequence[str], rows: Sequence[tuple[str, ...]], left_out:
     """A table of rows that are text already."""
     table = _table(*heads)
     for name, *cells in rows:
-        table.add_row(Text(printable(name)), *cells)
+        table.add_row(_name(name), *cells)
     return _finished(table, left_out)
 
 

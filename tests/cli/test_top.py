@@ -166,6 +166,8 @@ def test_it_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
     assert len(text) <= height
     assert max(map(len, text)) <= width
     assert ("(+" in "\n".join(text)) == (height < 60)
+    topics = [line.split()[0] for line in text if line.startswith("a-topic")]
+    assert len(set(topics)) == len(topics), "names that differ at their ends are told apart"
     assert [line for line in filtered if line.startswith("audit")]
     assert not [line for line in filtered if line.startswith(("billing", "a-topic"))]
 
