@@ -11,9 +11,8 @@ import pytest
 
 import commitlog
 from commitlog.errors import CommitLogError, IllegalTopic, OptionError, ReadingWarning, UnknownTopic
-from commitlog.spark import jvm_planner
-from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
+from tests.builders.spark_source import spark_source
 from tests.builders.typed_topic import declare
 from tests.command_line import run
 from tests.served import place_of
@@ -56,7 +55,7 @@ def by_spark_and_lane(path: str, topic: str) -> int:
 
 
 def spark_tasks(path: str, **options: str) -> int:
-    source = CommitLogDataSource({"path": path, **options})
+    source = spark_source({"path": path, **options})
     return len(source.reader(source.schema()).partitions())
 
 
@@ -108,6 +107,8 @@ def test_it_has_none_by_path_and_by_url(store: HandMadeStore, door: Callable[[st
 def test_a_pattern_takes_it_and_a_catalog_lists_it(store: HandMadeStore) -> None:
     """As a frame without rows, and as a table."""
     assert spark_tasks(place_of(store.path), subscribePattern="sal.*", values="columns") == 0
+    from commitlog.spark import jvm_planner
+
     asked = {"options": {"path": place_of(store.path)}}
     assert jvm_planner.topics(asked) == {"topics": ["clicks", "sales"]}
     assert jvm_planner.topic({**asked, "topic": "sales"})["read"]["values"] == "columns"
@@ -126,7 +127,7 @@ def test_who_waits_is_warned_of_those_that_are_not_declared(
         commitlog.Reader(store.path, ["sales", "saels"], follow=True).close()
     with pytest.raises(IllegalTopic):
         commitlog.Reader(store.path, "a b", follow=True)
-    source = CommitLogDataSource({"path": str(store.path), "subscribe": "sales,saels"})
+    source = spark_source({"path": str(store.path), "subscribe": "sales,saels"})
     reader = source.streamReader(source.schema())
     reader.initialOffset()
     reader.stop()

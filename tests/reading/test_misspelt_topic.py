@@ -7,12 +7,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import commitlog
 from commitlog.errors import ReadingWarning
-from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.builders.spark_source import spark_source
 from tests.builders.typed_topic import declare
 from tests.served import by_url, place_of
 
@@ -36,7 +35,9 @@ def test_a_stream_of_spark_says_so_in_the_log(tmp_path: Path, caplog: pytest.Log
     """Once at each start, although Spark asks twice where it begins, and also from a checkpoint."""
     store = small_store(tmp_path / "store")
     options = {"path": str(store.path), "subscribe": "oders,orders", "startingoffsets": "earliest"}
-    source = CommitLogDataSource(options)
+    source = spark_source(options)
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
     reader = source.streamReader(source.schema())
     start = reader.initialOffset()
     assert reader.initialOffset() == start

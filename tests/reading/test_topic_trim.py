@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,15 +31,16 @@ from commitlog.reading.topic_facts import topic_facts
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.topic_trim import carry_out, parse_before, plan_deletion, plan_trim
 from commitlog.reading.view import StoreView
-from commitlog.spark.source import CommitLogDataSource
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.killed import kill_store
 from tests.builders.named_reader import billing, rest
+from tests.builders.spark_source import needs_spark, spark_source
 from tests.nightly import with_nightly
-from tests.spark.test_stream_reader import reader as spark_stream
-from tests.spark.test_stream_reader import run
 from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from commitlog.spark.source import StreamReader
 
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped")
 
@@ -75,9 +76,22 @@ def expected(first: int, topic: str = "orders", lanes: tuple[int, ...] = (0, 1),
     return [(topic, lane, offset) for lane in lanes for offset in range(first, end)]
 
 
+def spark_stream(store: HandMadeStore, **options: object) -> StreamReader:
+    needs_spark()
+    from tests.spark.test_stream_reader import reader
+
+    return reader(store, **options)
+
+
+def run(of: StreamReader, start: Any, *limit: Any) -> tuple[list[tuple[int, int, bytes]], Any]:
+    from tests.spark import test_stream_reader
+
+    return test_stream_reader.run(of, start, *limit)
+
+
 def spark_rows(store: HandMadeStore, **options: object) -> list[tuple[int, int]]:
     asked = {"path": store.path, "subscribe": "orders", "columns": "partition,offset"} | options
-    source = CommitLogDataSource({name.lower(): str(value) for name, value in asked.items() if value is not None})
+    source = spark_source({name.lower(): str(value) for name, value in asked.items() if value is not None})
     reader = source.reader(source.schema())
     tables = (batch for task in reader.partitions() for batch in reader.read(task))
     return sorted((row["partition"], row["offset"]) for batch in tables for row in batch.to_pylist())
