@@ -170,7 +170,7 @@ def run(store: commitlog.Store, program: str, way: str, core: str, step: int = 1
     environment = {**os.environ, "COMMITLOG_NATIVE": core}
     while True:
         arguments = [sys.executable, "-c", START + program, str(Path(store.path)), way, str(number), str(step)]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environment)
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
         printed += done.stdout
         if done.returncode != -signal.SIGSEGV:
             assert (done.stdout[-6:], done.returncode) == ("ended\n", 0), done.stderr[-3000:]

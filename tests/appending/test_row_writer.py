@@ -501,7 +501,7 @@ lost.append(id=0)
 rows.append(id=1)
 closed.close()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
     assert "1 collected rows were not sent, and are lost" in done.stderr
     assert ids(live, topic, 1) == [1]
@@ -517,6 +517,6 @@ store.create_topic("orders", {DECLARED!r})
 rows = store.producer().rows("orders", linger_ms={NEVER})
 rows.append(id=1)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert commitlog.read_arrow(tmp_path / "store", "orders").read_all()["id"].to_pylist() == [1]
