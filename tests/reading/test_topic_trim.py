@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -35,12 +35,10 @@ from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.killed import kill_store
 from tests.builders.named_reader import billing, rest
-from tests.builders.spark_source import needs_spark, spark_source
+from tests.builders.spark_source import run_stream as run
+from tests.builders.spark_source import spark_source, spark_stream
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from commitlog.spark.source import StreamReader
 
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped")
 
@@ -74,19 +72,6 @@ def given(store: HandMadeStore, topic: str | None = "orders") -> Given:
 
 def expected(first: int, topic: str = "orders", lanes: tuple[int, ...] = (0, 1), end: int = 100) -> Given:
     return [(topic, lane, offset) for lane in lanes for offset in range(first, end)]
-
-
-def spark_stream(store: HandMadeStore, **options: object) -> StreamReader:
-    needs_spark()
-    from tests.spark.test_stream_reader import reader
-
-    return reader(store, **options)
-
-
-def run(of: StreamReader, start: Any, *limit: Any) -> tuple[list[tuple[int, int, bytes]], Any]:
-    from tests.spark import test_stream_reader
-
-    return test_stream_reader.run(of, start, *limit)
 
 
 def spark_rows(store: HandMadeStore, **options: object) -> list[tuple[int, int]]:
