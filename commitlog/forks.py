@@ -53,4 +53,11 @@ def _leave_all(leaving: list[Callable[[], None]]) -> None:
             _leave_all(leaving[1:])
 
 
-os.register_at_fork(after_in_child=settle)
+def _settle_in_child() -> None:
+    """Also where nothing clears the page: QEMU's older versions say that they will, and do not."""
+    if os.getpid() != _process:
+        _page[0] = 0
+        settle()
+
+
+os.register_at_fork(after_in_child=_settle_in_child)

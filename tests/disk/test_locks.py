@@ -10,6 +10,7 @@ import errno
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -287,6 +288,36 @@ def test_a_full_disk_while_leasing_costs_no_lane(store: commitlog.Store, monkeyp
     wait_until(lambda: set(leaks.descriptors()) <= before, "nothing stays open")  # a thread may read a file
     assert lease_all(store) == list(range(LANES))
     assert all((store.path / f"lanes/{n}/abort").exists() for n in range(LANES))
+
+
+UNWIPED = """
+import mmap, os, signal, sys
+
+class Deaf(mmap.mmap):
+    def madvise(self, *advice):  # says that it will clear the page in children, as QEMU 7.2 does, and does not
+        pass
+
+mmap.mmap = Deaf
+from commitlog.disk.store_directory import StoreDirectory
+from commitlog.reading.named_readers import NamedReaders
+
+readers = NamedReaders(StoreDirectory(sys.argv[1]))
+held = readers.hold("billing")
+child = os.fork()
+if child == 0:
+    signal.pause()
+try:
+    readers.let_go(held)
+    readers.let_go(readers.hold("billing"))
+finally:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_holds_nothing_where_no_page_is_cleared(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store")
+    subprocess.run([sys.executable, "-c", UNWIPED, str(store.path)], check=True)
 
 
 def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
