@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from commitlog.inspecting.verify import verify_store
 from commitlog.replicas.promotion import promote
 from commitlog.replicas.rejoining import rejoin
 from commitlog.replicas.tls import Credentials
+from commitlog.shm.region import base_directory
 from tests.crash.scene import kill, pid_of
 from tests.ports import free_port
 from tests.replicas import dying
@@ -267,21 +269,24 @@ _TROUBLES = (
 
 
 def switch_overs(base: Path, seed: int, count: int, tell: Callable[[str], None] = lambda line: None) -> Counts:
-    """So many switch-overs, in stories of `A_STORY` at most. A failure keeps its directory."""
+    """So many switch-overs, in stories of `A_STORY` at most. A failure keeps what its story has."""
     total, number = Counts(), 0
     while total.switch_overs < count:
         directory, chance = base / f"story-{number}", random.Random(f"{seed} {number}")
+        pools = Path(tempfile.mkdtemp(prefix="torture-", dir=base_directory()))
         directory.mkdir()
-        _one_story(directory, chance, min(A_STORY, count - total.switch_overs), total)
+        _one_story(directory, pools, chance, min(A_STORY, count - total.switch_overs), total)
         tell(f"story {number}: {total.switch_overs} switch-overs, {total.replicated:,} messages replicated, all there")
         shutil.rmtree(directory)
+        shutil.rmtree(pools)  # a store that is damaged leaves its pool
         number += 1
     return total
 
 
-def _one_story(directory: Path, chance: random.Random, most: int, total: Counts) -> None:
+def _one_story(directory: Path, pools: Path, chance: random.Random, most: int, total: Counts) -> None:
     port = free_port()
     with line(port) as cable, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMMITLOG_SHM_DIR", str(pools))
         patch.setenv("XDG_STATE_HOME", str(directory / "state"))
         story = Story(directory, cable, port, chance)
         try:
