@@ -76,9 +76,14 @@ def plain_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = make_environment(tmp_path_factory.mktemp("environment"))
-    python = directory / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=directory)
+    install(wheel, directory)
     return directory
+
+
+def install(wheel: Path, environment: Path) -> None:
+    """Installs a wheel, and nothing else."""
+    python = environment / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=environment)
 
 
 def make_environment(directory: Path) -> Path:
@@ -229,18 +234,7 @@ def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True)
     link_needed(packages_of(environment))
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        environment / "bin/python",
-        "install",
-        "--no-deps",
-        "--no-index",
-        wheel,
-        cwd=tmp_path,
-    )
+    install(wheel, environment)
     said = run(environment / "bin/python", "-c", WITHOUT_EXTRAS, cwd=tmp_path, env=clean_environment()).splitlines()
     assert said[0] == "b'one apple' 1 True"
     needed = {line.partition(" ")[0]: line for line in said[1:]}

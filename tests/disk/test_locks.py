@@ -291,7 +291,7 @@ def test_a_full_disk_while_leasing_costs_no_lane(store: commitlog.Store, monkeyp
 
 
 UNWIPED = """
-import mmap, os, signal, sys
+import mmap, sys
 
 class Deaf(mmap.mmap):
     def madvise(self, *advice):  # says that it will clear the page in children, as QEMU 7.2 does, and does not
@@ -300,29 +300,24 @@ class Deaf(mmap.mmap):
 mmap.mmap = Deaf
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.named_readers import NamedReaders
+from tests.disk.test_locks import check_forked_child_holds_no_name
 
-readers = NamedReaders(StoreDirectory(sys.argv[1]))
-held = readers.hold("billing")
-child = os.fork()
-if child == 0:
-    signal.pause()
-try:
-    readers.let_go(held)
-    readers.let_go(readers.hold("billing"))
-finally:
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+check_forked_child_holds_no_name(NamedReaders(StoreDirectory(sys.argv[1])))
 """
 
 
 def test_a_forked_child_holds_nothing_where_no_page_is_cleared(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
-    subprocess.run([sys.executable, "-c", UNWIPED, str(store.path)], check=True)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", UNWIPED, str(store.path)], check=True, cwd=root)
 
 
 def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
+    check_forked_child_holds_no_name(NamedReaders(small_store(tmp_path / "store").directory))
+
+
+def check_forked_child_holds_no_name(readers: NamedReaders) -> None:
     """It lives on, and the name is free as soon as its parent has let go."""
-    readers = NamedReaders(small_store(tmp_path / "store").directory)
     held = readers.hold("billing")
     child = os.fork()
     if child == 0:

@@ -65,10 +65,7 @@ def in_its_place(file: Path, make: Callable[[Path], object]) -> Iterator[None]:
 def test_write_buffers_whose_control_file_is_gone_are_not_passed_over(tmp_path: Path) -> None:
     """A cleaner may take one file of a pool: what only the others have is not given up."""
     path = tmp_path / "store"
-    store = commitlog.Store.open(path, CONFIG)
-    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
-        producer.send("t", b"only in memory")
-        kill_store(store)
+    kill_with_unflushed(path)
     place = StoreDirectory(path).load().pool
     assert place is not None
     control = Path(place.directory, "control")
@@ -77,17 +74,13 @@ def test_write_buffers_whose_control_file_is_gone_are_not_passed_over(tmp_path: 
         commitlog.Store.open(path, CONFIG)
     aside.rename(control)
     commitlog.Store.open(path, CONFIG).close()
-    with commitlog.Reader(path, "t") as reader:
-        assert next(iter(reader)).value == b"only in memory"
+    assert values(path) == [b"only in memory"]
 
 
 def test_a_pool_of_another_layout_is_left_to_the_version_that_made_it(tmp_path: Path) -> None:
     """Of a killed store that was upgraded: what only its memory has is not given up."""
     path = tmp_path / "store"
-    store = commitlog.Store.open(path, CONFIG)
-    with commitlog.Producer(path) as producer, halted_process(pid_of(path, "committer")):
-        producer.send("t", b"only in memory")
-        kill_store(store)
+    kill_with_unflushed(path)
     place = StoreDirectory(path).load().pool
     assert place is not None
     words = np.memmap(Path(place.directory, "control"), dtype=np.int64, mode="r+")
@@ -98,8 +91,7 @@ def test_a_pool_of_another_layout_is_left_to_the_version_that_made_it(tmp_path: 
         commitlog.Store.open(path, CONFIG)
     words[Header.LAYOUT_VERSION] -= 1
     commitlog.Store.open(path, CONFIG).close()
-    with commitlog.Reader(path, "t") as reader:
-        assert next(iter(reader)).value == b"only in memory"
+    assert values(path) == [b"only in memory"]
 
 
 def test_what_is_no_write_buffer_is_refused_by_name(tmp_path: Path) -> None:
