@@ -56,12 +56,13 @@ def test_yaml_has_no_doubled_key_and_one_style() -> None:
 
 
 def test_each_forge_runs_the_same_scripts() -> None:
-    """They are scripts of the checkout, with the same options."""
+    """They are scripts of the checkout, with the same options. GitHub alone has a machine for aarch64."""
     github, gitlab = (
         set(re.findall(r"\b(scripts/[\w-]+)((?: --\w+(?: \d+)?)*)", "".join(file.read_text() for file in files)))
         for files in (WORKFLOWS, [ROOT / ".gitlab-ci.yml"])
     )
-    assert github == gitlab
+    assert github - gitlab == {("scripts/test-arm", "")}
+    assert gitlab <= github
     assert {script for script, _ in github} >= {"scripts/test", "scripts/matrix", "scripts/wheels"}
     assert all(os.access(ROOT / script, os.X_OK) for script, _ in github)
 
