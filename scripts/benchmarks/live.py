@@ -38,12 +38,14 @@ _PATIENCE_SECONDS = 60.0
 class Live:
     """A stream, and the function that sends what it reads.
 
-    Column `value` has it as bytes or text. `cpu_seconds` are those of whatever is between the two.
+    Column `value` has it as bytes or text. `cpu_seconds` are those of whatever is between the two;
+    `place` is the store's, where there is one.
     """
 
     frame: Any
     send: Callable[[bytes], object]
     cpu_seconds: Callable[[], float] = lambda: 0.0
+    place: str = ""
 
 
 LiveSource = Callable[[], contextlib.AbstractContextManager[Live]]

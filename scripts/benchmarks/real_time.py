@@ -2,13 +2,16 @@
 
 It belongs to part `spark`. `commitlog.spark.foreach` takes the rows, also those of Spark's Kafka
 source, which is the floor. In one turn a class in Java takes them (NotingRows.java): what the
-function and its process add is the difference.
+function and its process add is the difference. In another one they go back into the log, and a
+`Reader` of another process takes them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,6 +40,7 @@ from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 
 RATES = (50, 1000)
 LEVELS = ("accepted", "committed", "flushed")
+COPIES = "copies"
 WARM_UP_SECONDS = 8
 METRICS = (
     Metric("p50", "ms from send to the function, p50"),
@@ -60,6 +64,9 @@ def run(bench: Bench, session: Any, broker: kafka_broker.Broker | None) -> None:
                 )
             source = partial(_ours, bench, session, "accepted")
             turns["commitlog, accepted, to Java"] = partial(_turn, bench, session, rate, source, in_java)
+            turns["commitlog, accepted, log to log to Reader"] = partial(
+                _turn, bench, session, rate, source, _writer_to_log
+            )
             bench.compare(
                 f"Real-Time Mode, {rate} messages/s",
                 METRICS,
@@ -90,12 +97,35 @@ class Noting:
         return [(int(line[0]), int(line[1])) for line in lines if len(line) == 2]
 
 
-Writer = Callable[[Any, Path], Any]
-"""Makes the writer of a stream that notes its rows in a directory."""
+Writer = Callable[[Live, Path, contextlib.ExitStack], Any]
+"""Makes the writer of a stream whose rows are noted in a directory. The stack ends what starts."""
 
 
-def _writer_in_python(frame: Any, room: Path) -> Any:
-    return commitlog.spark.foreach(frame, Noting(room))
+def _writer_in_python(live: Live, room: Path, _: contextlib.ExitStack) -> Any:
+    return commitlog.spark.foreach(live.frame.select("value"), Noting(room))
+
+
+_READER = """
+import sys, time
+import commitlog
+path, topic, seen = sys.argv[1:]
+with commitlog.Reader(path, topic, follow=True, start="latest", isolation="accepted") as reader, open(seen, "a") as file:
+    print("ready", flush=True)
+    for message in reader:
+        now = time.monotonic_ns()
+        print(int(message.value), now, file=file, flush=True)
+"""
+
+
+def _writer_to_log(live: Live, room: Path, stack: contextlib.ExitStack) -> Any:
+    """Rows go to another topic of the store."""
+    words = [sys.executable, "-P", "-c", _READER, live.place, COPIES, str(room / "reader.seen")]
+    process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError("the reader of the copies did not start")
+    return commitlog.spark.write_real_time(live.frame.select("value"), live.place, COPIES)
 
 
 def _writer_in_java(session: Any, classes: Path) -> Writer:
@@ -105,8 +135,8 @@ def _writer_in_java(session: Any, classes: Path) -> Writer:
     compile_java(java, spark_home(), [Path(__file__).with_name("NotingRows.java")], classes)
     jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(str(classes)).toURI().toURL())
 
-    def writer(frame: Any, room: Path) -> Any:
-        made = frame.writeStream
+    def writer(live: Live, room: Path, _: contextlib.ExitStack) -> Any:
+        made = live.frame.select("value").writeStream
         made._jwrite.foreach(jvm.commitlog.benchmarks.NotingRows(str(room)))
         return made
 
@@ -121,9 +151,9 @@ def _turn(
     writer_of: Writer = _writer_in_python,
 ) -> Sample:
     seconds, warm_up = bench.settings.seconds(10, least=0.2), bench.settings.seconds(WARM_UP_SECONDS, least=0.2)
-    with bench.room() as room, source() as live:
+    with bench.room() as room, source() as live, contextlib.ExitStack() as stack:
         noting = Noting(room)
-        writer = writer_of(live.frame.select("value"), room)
+        writer = writer_of(live, room, stack)
         writer = writer.option("checkpointLocation", str(room / "checkpoint")).outputMode("update")
         query = writer.trigger(realTime="10 minutes").start()
         try:
@@ -166,9 +196,11 @@ def _ours(bench: Bench, session: Any, level: str) -> Iterator[Live]:
         store = stack.enter_context(running_store(bench))
         meter = stack.enter_context(stage_meter(store.path))
         producer = stack.enter_context(warm_producer(store))
+        producer.send(COPIES, b"the topic is there", wait=True)
         reader = session.readStream.format("commitlog").option("subscribe", TOPIC).option("isolation", level)
         yield Live(
             reader.load(str(store.path)),
             lambda body: producer.send(TOPIC, body),
             lambda: sum(meter.cpu_seconds().values()),
+            str(store.path),
         )

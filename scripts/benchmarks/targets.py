@@ -60,7 +60,7 @@ _READER = "one client, a Reader, 100 B"
 _SERVED = "stream, 50 messages/s, by path and by URL"
 _CATCH_UP, _COPY, _BARE = "a new replica catches up, 1 KB", "replica, over TLS", "pwrite, and fdatasync each 16 MiB"
 _EACH = "1 KB, one at a time, with a replica"
-_REAL_TIME = "Real-Time Mode, 1000 messages/s"
+_REAL_TIME, _COPIED = "Real-Time Mode, 1000 messages/s", "log to log to Reader"
 _LIVE, _DEFAULTS = (f"stream, 50 messages/s, {session}" for session in ("commitlog's session", "Spark's defaults"))
 
 TARGETS = (
@@ -333,6 +333,16 @@ TARGETS = (
     ),
     Target(
         "spark", "real time, accepted by Kafka's p50", "≤", 1, _ratio(_REAL_TIME, "commitlog, accepted", "Kafka", "p50")
+    ),
+    Target(
+        "spark", "real time, Spark, of a core", "≤", 0.05, _plain(_REAL_TIME, "commitlog, accepted, to Java", "query")
+    ),
+    Target(
+        "spark",
+        "real time, log to log to Reader, p50, ms",
+        "≤",
+        8,
+        _plain(_REAL_TIME, f"commitlog, accepted, {_COPIED}", "p50"),
     ),
     Target("spark", "real time, idle, of a core", "≤", 0.015, _plain(_REAL_TIME, "commitlog, accepted", "idle")),
     Target("spark", "Spark's defaults, p50 by Kafka's", "≤", 1, _ratio(_DEFAULTS, "commitlog", "Kafka", "p50")),
