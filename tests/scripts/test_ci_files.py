@@ -56,7 +56,7 @@ def test_yaml_has_no_doubled_key_and_one_style() -> None:
 
 
 def test_each_forge_runs_the_same_scripts() -> None:
-    """They are scripts of the checkout, with the same options. GitHub alone has a machine for aarch64."""
+    """They are scripts of the checkout, with the same options. Only GitHub has an ARM machine."""
     github, gitlab = (
         set(re.findall(r"\b(scripts/[\w-]+)((?: --\w+(?: \d+)?)*)", "".join(file.read_text() for file in files)))
         for files in (WORKFLOWS, [ROOT / ".gitlab-ci.yml"])

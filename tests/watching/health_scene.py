@@ -21,8 +21,10 @@ QUICK: dict[str, dict[str, Any]] = {
     "retention": {"interval_ms": 20},
     "producer": {"buffer_wait_ms": 100_000},
 }
-LIMITS = HealthLimits(silent_ms=500, full_percent=100)
-"""Stages that beat every 20 ms are silent after half a second. The disk here may be full."""
+LIMITS = HealthLimits(silent_ms=60_000, full_percent=100)
+"""A loaded machine may leave a process alone for seconds, and the disk here may be full."""
+SOON_SILENT = replace(LIMITS, silent_ms=500)
+"""For processes that are halted: they beat every 20 ms."""
 ROOM = Space(disk_used=1 << 30, disk_free=1 << 40, shared_memory_used=1 << 20, shared_memory_free=1 << 40, pool=1 << 20)
 
 

@@ -38,6 +38,7 @@ from tests.watching.health_scene import (
     LIMITS,
     QUICK,
     ROOM,
+    SOON_SILENT,
     codes,
     expect,
     expect_good,
@@ -91,7 +92,7 @@ def test_a_store_that_was_stopped_with_messages_in_memory(tmp_path: Path, caplog
 def test_a_stage_that_stands_still(shared_store: commitlog.Store) -> None:
     for stage in STAGES:
         with halted_process(pid_of(shared_store.path, stage)):
-            reason = expect(shared_store.path, "stage-silent", stage=stage)
+            reason = expect(shared_store.path, "stage-silent", SOON_SILENT, stage=stage)
             assert reason.text.startswith(f"the {stage} has given no heartbeat for ")
         expect_good(shared_store.path)
 
@@ -99,8 +100,8 @@ def test_a_stage_that_stands_still(shared_store: commitlog.Store) -> None:
 def test_a_supervisor_that_stands_still(shared_store: commitlog.Store) -> None:
     """The store is down, because nobody would start a dead stage again."""
     with halted_process(pid_of(shared_store.path, "")):
-        expect(shared_store.path, "supervisor-silent")
-        assert look(shared_store.path).status == "down"
+        expect(shared_store.path, "supervisor-silent", SOON_SILENT)
+        assert look(shared_store.path, SOON_SILENT).status == "down"
     expect_good(shared_store.path)
 
 
