@@ -256,8 +256,17 @@ def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
     command = environment / "bin/commitlog"
     for words in ("cat", "verify", "topics", "readers", "dump"):
         run(command, words, "store", cwd=tmp_path, env=clean_environment())
-    done = subprocess.run([command, "demo"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
-    assert "the demo needs polars, pyarrow, pyspark: `pip install" in done.stderr
+    wants = {
+        ("demo",): "the demo needs polars, pyarrow, pyspark: `pip install",
+        (
+            "forward",
+            "store",
+            "kafka://localhost",
+        ): "needs confluent-kafka and pyarrow: `pip install confluent-kafka pyarrow",
+    }
+    for words, told in wants.items():
+        done = subprocess.run([command, *words], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+        assert told in done.stderr
 
 
 def toolchain(directory: Path, rustc: str, cargo: str) -> str:
