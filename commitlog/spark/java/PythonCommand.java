@@ -25,8 +25,12 @@ final class PythonCommand {
         command.add("-P");
         command.add("-m");
         command.add(module);
+        ProcessBuilder process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT);
+        if (!module.equals(RowsProcess.MODULE)) { // a user's function may need numpy's threads; our modules do not
+            process.environment().putIfAbsent("OPENBLAS_NUM_THREADS", "1");
+        }
         try {
-            return new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+            return process.start();
         } catch (IOException error) {
             throw new CommitLogException("PythonNotFound", interpreter + " can't be started (" + error.getMessage()
                 + "), and Spark's JVM needs it to read a store: set PYSPARK_PYTHON to the interpreter that has commitlog");

@@ -24,7 +24,7 @@ import org.apache.spark.sql.util.ArrowUtils;
  * at once, and many rows go in large batches. A batch without rows asks for the function's `flush`.
  */
 final class RowsProcess implements Runnable {
-    private static final String MODULE = "commitlog.spark.rows_process";
+    static final String MODULE = "commitlog.spark.rows_process";
     private static final long GATHERED_BYTES_MOST = 4 << 20;
     private static final long LOOK_MS = 100;
 
