@@ -36,8 +36,7 @@ def settle() -> None:
     """Has a forked child let go of what belongs to its parent: producers, locks, sockets.
 
     Only the first call in a child does something. A system call for each message would cost more
-    than the message. So a byte that the kernel clears in a child says whether the process is to be
-    looked at.
+    than the message. So a byte that a fork clears says whether the process is to be looked at.
     """
     global _process
     if not _page[0] and os.getpid() != _process:
@@ -53,11 +52,9 @@ def _leave_all(leaving: list[Callable[[], None]]) -> None:
             _leave_all(leaving[1:])
 
 
-def _settle_in_child() -> None:
-    """Also where nothing clears the page: QEMU's older versions say that they will, and do not."""
-    if os.getpid() != _process:
-        _page[0] = 0
-        settle()
+def _mark_page(mark: int) -> None:
+    """A fork by Python does it, too: QEMU's older versions say that they clear it, and do not."""
+    _page[0] = mark
 
 
-os.register_at_fork(after_in_child=_settle_in_child)
+os.register_at_fork(before=lambda: _mark_page(0), after_in_parent=lambda: _mark_page(_mark), after_in_child=settle)

@@ -32,6 +32,7 @@ from tests.builders.hand_made import small_store
 from tests.children import in_child
 from tests.crash.scene import pid_of
 from tests.nightly import with_nightly
+from tests.unwiped_page import UNWIPED
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(commitlog.__file__).parents[1]
@@ -290,14 +291,8 @@ def test_a_full_disk_while_leasing_costs_no_lane(store: commitlog.Store, monkeyp
     assert all((store.path / f"lanes/{n}/abort").exists() for n in range(LANES))
 
 
-UNWIPED = """
-import mmap, sys
-
-class Deaf(mmap.mmap):
-    def madvise(self, *advice):  # says that it will clear the page in children, as QEMU 7.2 does, and does not
-        pass
-
-mmap.mmap = Deaf
+FORK_WITH_A_NAME = """
+import sys
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.named_readers import NamedReaders
 from tests.disk.test_locks import check_forked_child_holds_no_name
@@ -309,7 +304,7 @@ check_forked_child_holds_no_name(NamedReaders(StoreDirectory(sys.argv[1])))
 def test_a_forked_child_holds_nothing_where_no_page_is_cleared(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", UNWIPED, str(store.path)], check=True, cwd=root)
+    subprocess.run([sys.executable, "-c", UNWIPED + FORK_WITH_A_NAME, str(store.path)], check=True, cwd=root)
 
 
 def test_a_readers_name_is_not_held_by_a_forked_child(tmp_path: Path) -> None:
