@@ -15,6 +15,7 @@ from commitlog.native import core
 from commitlog.shm.layout import DECLARED
 from commitlog.shm.memory_order import KEEPS_ORDER, confirm, observe, publish
 from tests.floors import ROOT
+from tests.weak_machine import WEAK
 
 PUBLISHING = {(block, name) for block, words in DECLARED.items() for name, word in words.items() if word.publishes}
 
@@ -114,7 +115,6 @@ def test_other_accesses_are_not(line: str) -> None:
     assert not wrong_accesses(line)
 
 
-WEAK = "import platform; platform.machine = lambda: 'weak'\n"
 PROGRAM = f"""{WEAK}
 import sys
 from pathlib import Path

@@ -15,6 +15,7 @@ use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::prelude::*;
 
+use crate::calls::answered;
 use crate::chunks::{chunks, chunks_mut};
 use crate::memory_order;
 
@@ -153,16 +154,20 @@ pub fn publish(words: &Bound<'_, PyAny>, at: usize, value: u64) -> PyResult<()> 
 
 /// `observe` of `shm/memory_order.py`.
 #[pyfunction]
-pub fn observe(words: &Bound<'_, PyAny>, at: usize) -> PyResult<u64> {
-    let words = Words::of(words, false)?;
-    Ok(words.observe(words.word(at)?))
+pub fn observe<'py>(words: &Bound<'py, PyAny>, at: usize) -> PyResult<Bound<'py, PyAny>> {
+    answered(words.py(), || {
+        let words = Words::of(words, false)?;
+        Ok(words.observe(words.word(at)?))
+    })
 }
 
 /// `confirm` of `shm/memory_order.py`.
 #[pyfunction]
-pub fn confirm(words: &Bound<'_, PyAny>, at: usize) -> PyResult<u64> {
-    let words = Words::of(words, false)?;
-    Ok(memory_order::confirm(words.at(words.word(at)?)))
+pub fn confirm<'py>(words: &Bound<'py, PyAny>, at: usize) -> PyResult<Bound<'py, PyAny>> {
+    answered(words.py(), || {
+        let words = Words::of(words, false)?;
+        Ok(memory_order::confirm(words.at(words.word(at)?)))
+    })
 }
 
 /// Memory that nobody else reads or writes for the time being: a write buffer behind `wrote`, or
