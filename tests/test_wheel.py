@@ -256,7 +256,7 @@ def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
     command = environment / "bin/commitlog"
     for words in ("cat", "verify", "topics", "readers", "dump"):
         run(command, words, "store", cwd=tmp_path, env=clean_environment())
-    wants = {
+    wants: dict[tuple[str, ...], str] = {
         ("demo",): "the demo needs polars, pyarrow, pyspark: `pip install",
         (
             "forward",
@@ -264,8 +264,8 @@ def test_the_log_works_without_an_extra(wheel: Path, tmp_path: Path) -> None:
             "kafka://localhost",
         ): "needs confluent-kafka and pyarrow: `pip install confluent-kafka pyarrow",
     }
-    for words, told in wants.items():
-        done = subprocess.run([command, *words], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+    for call, told in wants.items():
+        done = subprocess.run([command, *call], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
         assert told in done.stderr
 
 
