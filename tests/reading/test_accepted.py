@@ -27,7 +27,10 @@ from tests.builders.killed import kill_store
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until
 
-SMALL: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "max_lanes": 4}}
+SMALL: dict[str, Any] = {
+    "store": {"segment_bytes": 1 << 16, "max_lanes": 4},
+    "supervisor": {"hung_after_ms": 600_000},  # a stage that is halted stays so
+}
 PATIENT = SMALL | {
     stage: {"least_pages": 1000, "thorough_interval_ms": 3_600_000} for stage in ("committer", "flusher")
 }

@@ -26,7 +26,7 @@ import org.apache.spark.util.TaskCompletionListener;
  */
 final class RealTimeReader implements SupportsRealTimeRead {
     /** With 50 microseconds Spark takes 0.06 of a core more at 1,000 messages a second. */
-    private static final long SHORTEST_REST_NS = 250_000;
+    private static final long SHORTEST_REST_NS = 700_000;
     private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(10);
     /** A rest is this part of the time since the last message. So it costs little, and adds little. */
     private static final long PART_OF_IDLE = 30;
