@@ -47,6 +47,7 @@ TESTS = (
     "tests/record",
     "tests/schemas",
     "tests/shm/test_layout.py",
+    "tests/serving/appending/test_memory.py",
     "tests/spark/test_java.py",
     "tests/spark/test_jvm_source.py",
     "tests/spark/test_sink.py",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+from pathlib import Path
 
 
 def shown(pid: int) -> list[str]:
-    """What `ps` shows of a process: its short name and its command line."""
-    command = ["ps", "-ww", "-o", "comm:15=,args=", "-p", str(pid)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.rstrip().split(maxsplit=1)
+    """The short name and the command line, from where `ps` has them. A bare machine has no `ps`."""
+    process = Path("/proc", str(pid))
+    line = (process / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+    return [(process / "comm").read_text().rstrip("\n"), line.decode(errors="replace")]

@@ -40,7 +40,7 @@ def arrow_bytes(memory_bytes: int) -> int:
 
 
 def arrow_variables(memory_bytes: int) -> dict[str, str]:
-    """The environment of such a process: mimalloc reads it when PyArrow is imported.
+    """What such a process has in its environment when it imports PyArrow, whose mimalloc reads it.
 
     numpy's OpenBLAS, which no server needs, would take 40 MiB for each core besides the first.
     """

@@ -1,7 +1,8 @@
-"""One process of a server: `python -m commitlog.serving.process`, started by server_processes.py.
+"""One process of a server: `python -m commitlog.serving.process_start`, by server_processes.py.
 
 It reads lines of JSON from its parent, and writes such lines:
 
+    parent: variables (process_start.py)
     parent: its settings                        process: {"port": 4433}, or {"refused": "…"}
     parent: {"ports": [4433, 4434]}             process: {"traffic": …}, whenever it has changed
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
 import signal
 import sys
@@ -154,9 +154,3 @@ def _watch(server: Any, stores: dict[str, ServedStore], ended: threading.Event) 
 def _tell(facts: dict[str, Any]) -> None:
     sys.stdout.buffer.write(orjson.dumps(facts) + b"\n")
     sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()
-    logging.shutdown()
-    os._exit(0)  # a call that waits for its client would keep the interpreter from ending

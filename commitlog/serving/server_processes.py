@@ -148,15 +148,11 @@ class _Process:
 
     def _start(self, port: int) -> None:
         """Starts it, and waits until it listens. Raises ServingRefused."""
-        command = [sys.executable, "-P", "-m", "commitlog.serving.process"]
-        variables = {
-            "GRPC_VERBOSITY": "NONE",  # else a line for each handshake that fails
-            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads are never used, and take long to start
-            **os.environ,
-        }
-        variables |= arrow_variables(self._settings.memory_bytes)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
+        command = [sys.executable, "-P", "-m", "commitlog.serving.process_start"]
+        quiet = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet)
         assert self._process.stdout is not None
+        self._tell(arrow_variables(self._settings.memory_bytes))
         self._tell(asdict(replace(self._settings, port=port)))
         answer = _fact(self._process.stdout.readline()) or {"refused": "the server has failed; its log says how"}
         if "refused" in answer:

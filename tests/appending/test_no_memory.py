@@ -1,7 +1,8 @@
 """Each allocation of a call fails in turn: what is in the log is never sent again in silence.
 
-Without memory numpy and Arrow may end the process themselves, by signal 11. The program is started
-again behind such an allocation, and the test looks whether it was they.
+Without memory numpy and Arrow may end the process themselves, by signal 11, and Python 3.13 where
+it makes a function. The program is started again behind such an allocation, and the test looks
+whether it was they.
 """
 
 from __future__ import annotations
@@ -179,11 +180,17 @@ def run(store: commitlog.Store, program: str, way: str, core: str, step: int = 1
             return printed, ended_at
         where = re.search(r'Current thread .*\n  File ".*/commitlog/(.*?)"', done.stderr)
         assert where is not None, done.stderr
-        assert where[1] in {"record/batch.py", "schemas/row_batches.py", "schemas/python_values.py"}, done.stderr
+        assert where[1] in ENDED_BY_OTHERS, done.stderr
         number = int(done.stdout.split("at ")[-1])
         ended_at.append(number)
 
 
+ENDED_BY_OTHERS = {
+    "record/batch.py",
+    "schemas/row_batches.py",
+    "schemas/python_values.py",
+    "appending/acknowledgements.py",
+}
 APPENDS = ["send", "batch"]
 OTHERS = ["wait", "callback", "flush", "statistics", "getters"]  # in Python, whichever core appends
 CORES = ["auto", "off"]
@@ -205,7 +212,8 @@ def test_each_allocation_fails_in_turn(live: commitlog.Store, way: str, core: st
         pytest.skip("there is no native core")
     _, ended_at = run(live, MESSAGES, way, core)
     is_python = core.endswith("off") or not has_core
-    assert not ended_at or (way == "batch" and is_python)
+    makes_functions = way == "callback" and sys.version_info[:2] == (3, 13)
+    assert not ended_at or (way == "batch" and is_python) or makes_functions
 
 
 @pytest.mark.parametrize(("way", "core"), with_nightly([("send", "auto")], [("send", "off"), ("batch", "auto")]))
