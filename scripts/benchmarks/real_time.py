@@ -41,7 +41,8 @@ from scripts.benchmarks.ours import running_store, stage_meter, warm_producer
 RATES = (50, 1000)
 LEVELS = ("accepted", "committed", "flushed")
 COPIES = "copies"
-WARM_UP_SECONDS = 8
+WARM_UP_SECONDS = 12
+"""For so long Java compiles what runs."""
 METRICS = (
     Metric("p50", "ms from send to the function, p50"),
     Metric("p99", "ms from send to the function, p99"),

@@ -25,7 +25,10 @@ import org.apache.spark.util.TaskCompletionListener;
  * batch: the next plan has what is damaged, lost or new as a backlog, which is read as in any query.
  */
 final class RealTimeReader implements SupportsRealTimeRead {
-    /** With 50 microseconds Spark takes 0.06 of a core more at 1,000 messages a second. */
+    /**
+     * A message waits half of it. What costs is the wake of the thread: at 1,000 messages a second Spark
+     * takes 0.04 of a core with it, and 0.11 with 250 microseconds.
+     */
     private static final long SHORTEST_REST_NS = 700_000;
     private static final long LONGEST_REST_NS = TimeUnit.MILLISECONDS.toNanos(10);
     /** A rest is this part of the time since the last message. So it costs little, and adds little. */
