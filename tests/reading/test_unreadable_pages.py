@@ -22,7 +22,7 @@ from tests.command_line import run
 
 @pytest.fixture(autouse=True)
 def _honest_kernel(tmp_path: Path) -> None:
-    """QEMU 7.2 says that it has read pages ahead, and has not. So our code can't know of such a page there."""
+    """QEMU 7.2 says that it reads pages ahead, and does not. So nobody can know of such a page."""
     with (tmp_path / "cut").open("w+b") as file:
         file.truncate(mmap.PAGESIZE)
         with mmap.mmap(file.fileno(), mmap.PAGESIZE) as page:
