@@ -53,7 +53,7 @@ def _leave_all(leaving: list[Callable[[], None]]) -> None:
 
 
 def _mark_page(mark: int) -> None:
-    """A fork by Python does it, too: QEMU's older versions say that they clear it, and do not."""
+    """Clears the page for a fork by Python. QEMU's older versions say that they do, and do not."""
     _page[0] = mark
 
 
