@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
@@ -48,6 +48,26 @@ def check_schema(schema: StructType) -> None:
                 f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; "
                 f"allowed are {allowed_columns()}"
             )
+        check_nulls(field, expected, ("key", "headers", "tags"))
+
+
+def check_nulls(field: StructField, expected: DataType, may_be_null: Collection[str]) -> None:
+    """Raises OptionError for a column that a user wants without nulls, and that may have some.
+
+    It is so for the columns that are named, and for nulls within a column. Spark would look for
+    none: it reads 0 in their place, or finds no row of `IS NULL`.
+    """
+    within = field.dataType in (expected, with_nulls(field).dataType)
+    if not within or (not field.nullable and field.name in may_be_null):
+        where = "" if within else ", within its values"
+        raise OptionError(
+            f"schema: column {field.name!r} may have nulls{where}; leave NOT NULL and containsNull=False out"
+        )
+
+
+def with_nulls(field: StructField) -> StructField:
+    """The same column, which may have nulls at any depth."""
+    return StructType([field]).toNullable()[0]
 
 
 def check_names_once(schema: StructType) -> None:

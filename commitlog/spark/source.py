@@ -49,7 +49,7 @@ from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.path_or_url import open_index
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.spark.checkpoint_offsets import StreamOffset
-from commitlog.spark.columns import check_given, check_schema, schema_of
+from commitlog.spark.columns import check_given, check_nulls, check_schema, schema_of, with_nulls
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.server_wait import ServerWait
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
@@ -113,6 +113,8 @@ class CommitLogDataSource(DataSource):
                 check_typed_schema(schema, self.parsed)
             case "json":
                 check_json_schema(schema, self.parsed)
+                for field in schema.fields:  # the source in Java makes nulls of them
+                    check_nulls(field, with_nulls(field).dataType, ())
 
 
 def index_of(options: SourceOptions) -> StoreIndex:

@@ -14,7 +14,7 @@ from commitlog.remote.path_or_url import newest_schemas
 from commitlog.schemas.evolution import is_wider
 from commitlog.schemas.topic_schemas import TopicSchema
 from commitlog.schemas.types import METADATA_COLUMNS, stored_type
-from commitlog.spark.columns import check_names_once, spark_type
+from commitlog.spark.columns import check_names_once, check_nulls, spark_type
 
 
 def topic_schema(options: SourceOptions) -> TopicSchema:
@@ -41,6 +41,7 @@ def check_typed_schema(schema: StructType, options: SourceOptions) -> None:
                 f"schema: column {field.name!r} of topic {topic.topic} is {spark_type(expected).simpleString()}, not "
                 f"{field.dataType.simpleString()}"
             )
+        check_nulls(field, spark_type(expected), ("_key",))
 
 
 def _equal(one: pa.DataType, other: pa.DataType) -> bool:
@@ -63,6 +64,7 @@ def check_json_schema(schema: StructType, options: SourceOptions) -> None:
                 raise OptionError(
                     f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}"
                 )
+            check_nulls(field, expected, ("_key", options.read.corrupt_column))
             continue
         if not field.nullable:
             raise OptionError(

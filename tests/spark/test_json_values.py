@@ -289,6 +289,9 @@ def test_failfast_names_the_value(tmp_path: Path) -> None:
         ({"values": "json"}, "_offset STRING", "schema: column '_offset' is bigint, not string"),
         ({"values": "json"}, "_corrupt_record INT", "schema: column '_corrupt_record' is string, not int"),
         ({"values": "json"}, "a INT NOT NULL", "schema: column 'a' can't be NOT NULL: a value may lack it"),
+        ({"values": "json"}, "a STRUCT<b: INT NOT NULL>", "schema: column 'a' may have nulls, within its values"),
+        ({"values": "json"}, "_key BINARY NOT NULL", "schema: column '_key' may have nulls; leave NOT NULL"),
+        ({"values": "json"}, "_corrupt_record STRING NOT NULL", "schema: column '_corrupt_record' may have nulls"),
     ],
 )
 def test_wrong_options(

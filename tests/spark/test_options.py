@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from commitlog.errors import OptionError, StoreNotFound
 from commitlog.planning import session_zone
 from commitlog.planning.options import Subscription, parse_options
 from commitlog.reading.starting_point import Start
+from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.source import CommitLogDataSource
 
 JSON = '{"orders": {"0": 3}}'
@@ -106,6 +108,23 @@ def test_subscriptions() -> None:
 def test_a_schema_without_columns() -> None:
     with pytest.raises(OptionError, match="at least one column"):
         source().reader(StructType([]))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        StructField("key", BinaryType(), nullable=False),
+        StructField("tags", StringType(), nullable=False),
+        StructField("headers", ArrayType(cast(ArrayType, HEADERS_TYPE).elementType, containsNull=False)),
+    ],
+    ids=lambda field: field.name,
+)
+def test_a_schema_without_nulls_that_there_may_be(field: StructField) -> None:
+    """Spark would believe it: `key IS NULL` has no row then."""
+    whole = StructField("value", BinaryType(), nullable=False)
+    with pytest.raises(OptionError, match=f"schema: column '{field.name}' may have nulls"):
+        source().reader(StructType([whole, field]))
+    assert source().reader(StructType([whole]))
 
 
 @pytest.mark.parametrize(

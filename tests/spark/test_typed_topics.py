@@ -114,6 +114,11 @@ def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
         ({"columns": "id,id"}, "OptionError: .*columns"),
         ({"schema": "id string"}, "OptionError: schema: column 'id' of topic orders is bigint, not string"),
         ({"schema": "x int"}, "OptionError: there is no column 'x'"),
+        (
+            {"schema": "s struct<a:int not null,b:array<double>>"},
+            "OptionError: schema: column 's' may have nulls, within",
+        ),
+        ({"schema": "_key binary not null"}, "OptionError: schema: column '_key' may have nulls; leave"),
         ({"values": "rows"}, "OptionError: .*values"),
     ],
 )
