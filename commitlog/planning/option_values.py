@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import OptionError, TopicNotWritable
+from commitlog.reading.starting_point import read_json
 from commitlog.record.topic_names import check_topic
 
 _DELAY_MS = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -75,7 +75,7 @@ def writable_name(option: str, topic: str) -> str:
 def json_object(option: str, text: str, shape: str) -> dict[str, Any]:
     """The text of an option as a JSON object, which is not empty. Raises OptionError."""
     try:
-        parsed = json.loads(text)
+        parsed = read_json(text)
     except (ValueError, RecursionError) as error:
         raise bad(option, text, f"{shape} ({error})") from None
     if not isinstance(parsed, dict) or not parsed:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from typing import Literal
+from typing import Any, Literal
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import BadStart, OffsetOutOfRange
@@ -103,7 +103,7 @@ def parse_starts(
         return QueueStarts(EARLIEST)
     if isinstance(start, str) and start.lstrip().startswith("{"):
         try:
-            start = json.loads(start)
+            start = read_json(start)
         except (ValueError, RecursionError) as error:
             raise BadStart(f"{str(start)[:200]!r} is not JSON ({error}); {_SHAPE}") from None
     if isinstance(start, Mapping):
@@ -112,6 +112,22 @@ def parse_starts(
             raise BadStart(f"{str(start)[:80]} names no queue; {_SHAPE}")
         return QueueStarts(EARLIEST, offsets)
     return QueueStarts(parse_start(start).at(clock.wall_ms()))
+
+
+def read_json(text: str) -> Any:
+    """Reads JSON in which no object has a name twice: one of its values would not count.
+
+    Raises ValueError, RecursionError.
+    """
+    return json.loads(text, object_pairs_hook=_with_names_once)
+
+
+def _with_names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)[:40]!r} is named twice")
+    return found
 
 
 _SHAPE = 'give offsets such as {"orders": {"0": 42, "1": -2}} (−1 latest, −2 earliest)'
@@ -134,6 +150,8 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
                 raise BadStart(
                     f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is not an offset; {_SHAPE}"
                 )
+            if int(lane) in queue:
+                raise BadStart(f"start of topic {topic}: lane {int(lane)} is named twice; {_SHAPE}")
             queue[int(lane)] = number
     return found
 

@@ -7,7 +7,6 @@ mark is beyond the end of a topic after a crash.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,15 @@ from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse
 from commitlog.lines import for_shell
 from commitlog.reading.known_topics import check_known, no_lane
 from commitlog.reading.named_readers import NamedReaders
-from commitlog.reading.starting_point import EARLIEST_OFFSET, QueueStarts, Start, offsets_by_queue, parse_start, resolve
+from commitlog.reading.starting_point import (
+    EARLIEST_OFFSET,
+    QueueStarts,
+    Start,
+    offsets_by_queue,
+    parse_start,
+    read_json,
+    resolve,
+)
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
@@ -52,7 +59,7 @@ def parse_before(topic: str, text: str) -> QueueStarts:
     if not text.lstrip().startswith("{"):
         return QueueStarts(in_the_past(parse_start(text), text))
     try:
-        values = json.loads(text)
+        values = read_json(text)
     except (ValueError, RecursionError) as error:
         raise BadStart(f"{text[:200]!r} is not JSON ({error}); {_SHAPE}") from None
     offsets = offsets_by_queue({topic: values})

@@ -183,6 +183,7 @@ def test_trim_and_delete(tmp_path: Path) -> None:
         (("--trim", "orders", "--before", '{"7": 1}'), b"topic 'orders' has no lane 7; it has 0, 1"),
         (("--trim", "orders", "--before", "{}"), b"{} names no lane; give an offset of each lane"),
         (("--trim", "orders", "--before", '{"0": '), b"is not JSON"),
+        (("--trim", "orders", "--before", '{"0": 1, "0": 5}'), b"'0' is named twice"),
         (("--trim", "orders", "--before", "9999-01-01"), b"'9999-01-01' is in the future"),
         (("--trim", "orders", "--before", "soon"), b"'soon' is not a start; give earliest, latest"),
         (("--trim", "orders"), b"--trim TOPIC and --before TO go together"),

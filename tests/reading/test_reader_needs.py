@@ -282,6 +282,8 @@ def test_starts_by_queue(store: HandMadeStore) -> None:
         ({"orders": [1]}, BadStart),
         ({"a/b": {0: 1}}, commitlog.errors.IllegalTopic),
         ("{", BadStart),
+        ('{"orders": {"0": 1, "0": 5}}', BadStart),
+        ({"orders": {0: 1, "00": 5}}, BadStart),
         ("{}", BadStart),
         ({"orders": {}}, BadStart),
     ],
