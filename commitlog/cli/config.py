@@ -42,6 +42,8 @@ def config(
     The file is for `commitlog run --config` and `Store.open(config=…)`. It may leave out what keeps
     its default.
     """
+    if effective is not None and name is not Name.default:
+        raise typer.BadParameter(f"--effective is in place of NAME: leave out {name}")
     text = files("commitlog").joinpath("configs", f"{name}.toml").read_text(encoding="utf-8")
     if effective is None and not diff and not json:
         typer.echo(text, nl=False)

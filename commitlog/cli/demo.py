@@ -30,6 +30,8 @@ def demo(
     that was accepted is looked for. The exit code is 1 if one is lost or double.
     """
     if notebook is not None:
+        if store is not None:
+            raise typer.BadParameter("--notebook runs nothing, and goes without --store")
         from commitlog.demo.notebook_file import write
 
         write(notebook)

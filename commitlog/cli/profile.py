@@ -57,6 +57,8 @@ def profile(
 
     if not 1 <= seconds <= 86_400:
         raise typer.BadParameter(f"--seconds {seconds:g}: allowed are times from 1s to 1d")
+    if store is not None and (segment_bytes, body_bytes) != (1 << 26, 100):
+        raise typer.BadParameter("--segment-bytes and --body-bytes are for a stage run alone: they go without --store")
     stages = STAGES if store is None else ALL_STAGES
     if stage not in stages:
         raise typer.BadParameter(f"no stage {stage}; there are {', '.join(stages)}")

@@ -50,6 +50,8 @@ def readers(
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.reading.named_readers import NamedReaders
 
+    if [remove is None, seek is None, not json].count(False) > 1:
+        raise typer.BadParameter("give one of --remove, --seek and --json")
     if remove is not None:
         directory = StoreDirectory(store)
         directory.load()

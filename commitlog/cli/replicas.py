@@ -33,6 +33,8 @@ def replicas(
     from commitlog.disk.replica_files import forget_replica, known_replicas
     from commitlog.disk.store_directory import StoreDirectory
 
+    if forget is not None and json:
+        raise typer.BadParameter("give one of --forget and --json")
     directory = StoreDirectory(store)
     directory.load()
     if forget is not None:

@@ -46,6 +46,10 @@ def token(
         raise IllegalArgument(f"{action} needs a NAME: commitlog token {action} {for_shell(file)} billing")
     if name and action is Action.LIST:
         raise IllegalArgument("list takes no NAME: it shows all tokens")
+    if action is not Action.ADD and (topics != "*" or write or no_read):
+        raise typer.BadParameter("--topics, --write and --no-read are for `add`: a token is removed as a whole")
+    if action is Action.REMOVE and json:
+        raise typer.BadParameter("--json is for `add` and `list`")
     match action:
         case Action.ADD:
             chosen = tuple(topic.strip() for topic in topics.split(",") if topic.strip())

@@ -81,6 +81,8 @@ def topics(
     read, it shows how large the log is, and the exit code is 1.
     """
     _check_options(create, schema, delete, trim, before)
+    if (columns or json) and (create, delete, trim) != (None, None, None):
+        raise typer.BadParameter("--columns and --json are for the list: they go without --create, --trim and --delete")
     address = served_address(store, token_file, ca_file, cert_file, key_file)
     if address is not None and (create, delete, trim) != (None, None, None):
         raise typer.BadParameter("--create, --delete and --trim need the store's directory, on its machine")
