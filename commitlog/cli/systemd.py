@@ -101,6 +101,8 @@ def systemd(
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", name):
         raise typer.BadParameter(f"{name!r} is no name: it has letters, digits and _ . : -", param_hint="NAME")
     is_user = os.geteuid() != 0 if user is None else user
+    if is_user and root != Path("/"):
+        raise typer.BadParameter("--root goes with --system: the units of a user are below the home directory")
     place = Place.of(is_user=is_user, root=root)
     command = _command(must_be_seen=not is_user and root == Path("/"))
     configs = files("commitlog").joinpath("configs")
@@ -126,9 +128,12 @@ def systemd(
 def _command(*, must_be_seen: bool) -> str:
     """This command, as a unit starts it.
 
-    Raises UnitRefused where a unit of the machine must see it and its Python, and can't.
+    Pip puts it beside Python or, for the Python of the system, elsewhere. Raises UnitRefused where
+    it is not known, and where a unit of the machine must see it and its Python, and can't.
     """
-    command = str(Path(sys.executable).with_name("commitlog").absolute())
+    beside, typed = Path(sys.executable).with_name("commitlog"), Path(sys.argv[0])
+    found = typed if typed.name == "commitlog" and typed.is_file() and not beside.is_file() else beside
+    command = str(found.absolute())
     for path in (command, os.path.realpath(sys.executable)):
         if must_be_seen and path.startswith(tuple(f"{place}/" for place in _HIDDEN)):
             raise UnitRefused(
@@ -136,6 +141,8 @@ def _command(*, must_be_seen: bool) -> str:
                 f"that is elsewhere, as in `/usr/bin/python3 -m venv /opt/commitlog`, and give this command there; or give "
                 f"--user"
             )
+    if not found.is_file():
+        raise UnitRefused(f"{command} is not there: call the command by its own path, as in `~/.local/bin/commitlog`")
     escaped = command.replace("%", "%%")
     return f'"{escaped}"' if re.search(r"\s", escaped) else escaped
 

@@ -143,3 +143,16 @@ def test_a_command_in_a_home_directory_is_refused(tmp_path: Path, monkeypatch: p
     done = run("systemd", "install", "events", "--system", "--print")
     assert (done.returncode, done.stdout) == (1, b"")
     assert f"{place} is in a home directory, which the units do not see".encode() in done.stderr
+
+
+def test_units_run_a_command_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pip puts that of the system's Python into /usr/local/bin or ~/.local/bin, not beside it."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python3"))
+    words = ("systemd", "install", "events", "--system", "--root", tmp_path, "--print")
+    done = run(*words)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"commitlog: {tmp_path}/bin/commitlog is not there: ".encode())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "commitlog").touch()  # what was typed
+    assert f"\nExecStart={tmp_path}/commitlog run ".encode() in run(*words).stdout
