@@ -107,7 +107,7 @@ def _root(
 
 
 def _line(message: Exception | str) -> str:
-    return printable(" ".join(str(message).split()))
+    return printable(" ".join(line.strip() for line in str(message).splitlines()))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_place: object, **_more: object) -> None:
@@ -152,6 +152,8 @@ def _run_command() -> None:
     except OSError as error:
         if error.filename == STANDARD_OUTPUT:
             raise
+        if error.errno == errno.ENAMETOOLONG:
+            _give_up(error, f"{error.filename}: {error.strerror}; give a shorter one")
         if is_refusal(error):
             _give_up(refusal(error, Path(sys.argv[0]), "running the command"))
         if error.errno not in NOT_A_FILE or error.filename is None:

@@ -19,19 +19,28 @@ if TYPE_CHECKING:
 STORE_VARIABLE = "COMMITLOG_STORE"
 _RATE_MIN, _RATE_MAX = 0.001, 1e9
 
-StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.", envvar=STORE_VARIABLE)]
-"""A store that must exist. Without the argument it is the store in COMMITLOG_STORE."""
+StoreArgument = Annotated[
+    Path, typer.Argument(metavar="STORE", help="Directory of the store.", envvar=STORE_VARIABLE, readable=False)
+]
+"""A store that must exist. Without the argument it is the store in COMMITLOG_STORE.
+
+Typer does not look whether it may be read, here and elsewhere: a command says that by name.
+"""
 StoresArgument = Annotated[
-    list[Path], typer.Argument(metavar="STORE", help="Directories of stores.", envvar=STORE_VARIABLE)
+    list[Path], typer.Argument(metavar="STORE", help="Directories of stores.", envvar=STORE_VARIABLE, readable=False)
 ]
 NewStoreArgument = Annotated[
     Path,
-    typer.Argument(metavar="STORE", help="Directory of the store; made if it is missing.", envvar=STORE_VARIABLE),
+    typer.Argument(
+        metavar="STORE", help="Directory of the store; made if it is missing.", envvar=STORE_VARIABLE, readable=False
+    ),
 ]
 """A store that the command makes if it does not exist."""
 AnyStoreArgument = Annotated[
     Path,
-    typer.Argument(metavar="STORE", help="Directory of the store, or a RocketMQ store root.", envvar=STORE_VARIABLE),
+    typer.Argument(
+        metavar="STORE", help="Directory of the store, or a RocketMQ store root.", envvar=STORE_VARIABLE, readable=False
+    ),
 ]
 """A store of ours, or RocketMQ's."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

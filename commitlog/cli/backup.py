@@ -21,7 +21,9 @@ def backup(
     store: StoreArgument,
     dest: Annotated[
         Path,
-        typer.Argument(metavar="DEST", help="Directory of the backup: a new one, or an earlier backup of STORE."),
+        typer.Argument(
+            readable=False, metavar="DEST", help="Directory of the backup: a new one, or an earlier backup of STORE."
+        ),
     ],
     verify_all: Annotated[
         bool, typer.Option("--verify-all", help="Check all of the backup at the end, not only what is new.")

@@ -29,7 +29,9 @@ def config(
     ] = Name.default,
     effective: Annotated[
         Path | None,
-        typer.Option(metavar="STORE", help="In place of NAME: what this store runs with, or ran with last."),
+        typer.Option(
+            readable=False, metavar="STORE", help="In place of NAME: what this store runs with, or ran with last."
+        ),
     ] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only the knobs that differ from the default.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object: section, knob, value.")] = False,

@@ -26,7 +26,7 @@ _SIGNS = {"good": "✓", "note": "!", "problem": "✗"}
 def doctor(
     store: Annotated[
         Path | None,
-        typer.Argument(metavar="STORE", help="Directory of a store.", envvar=STORE_VARIABLE),
+        typer.Argument(metavar="STORE", help="Directory of a store.", envvar=STORE_VARIABLE, readable=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:

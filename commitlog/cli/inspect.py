@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 Directory = Annotated[
     Path,
-    typer.Argument(metavar="DIR", help="A store, one of its lanes, or a RocketMQ store root.", envvar=STORE_VARIABLE),
+    typer.Argument(
+        metavar="DIR",
+        help="A store, one of its lanes, or a RocketMQ store root.",
+        envvar=STORE_VARIABLE,
+        readable=False,
+    ),
 ]
 _PROGRESS_NS = 1_000_000_000
 

@@ -19,7 +19,8 @@ def profile(
         str, typer.Argument(metavar="STAGE", help=f"{', '.join(STAGES)}; with --store also {HA_SERVICE}.")
     ],
     store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A running store; without it the stage is run alone.")
+        Path | None,
+        typer.Option(readable=False, metavar="DIR", help="A running store; without it the stage is run alone."),
     ] = None,
     seconds: Annotated[
         float,

@@ -14,7 +14,9 @@ from commitlog.quantities import counted
 
 
 def rejoin(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the store that was the primary.")],
+    old: Annotated[
+        Path, typer.Argument(readable=False, metavar="OLD", help="Directory of the store that was the primary.")
+    ],
     source: FromOption,
     certificate: CertificateOption,
     key: KeyOption,

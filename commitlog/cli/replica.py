@@ -12,7 +12,7 @@ from commitlog.cli.arguments import print_lines
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
 
-ReplicaArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the copy.")]
+ReplicaArgument = Annotated[Path, typer.Argument(readable=False, metavar="DIR", help="Directory of the copy.")]
 FromOption = Annotated[
     str, typer.Option("--from", metavar="HOST:PORT", help="The store to follow: its replication.listen.")
 ]

@@ -24,7 +24,9 @@ class Action(StrEnum):
 
 def token(
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="add, list or remove.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of tokens; made if it is missing.")],
+    file: Annotated[
+        Path, typer.Argument(readable=False, metavar="FILE", help="The file of tokens; made if it is missing.")
+    ],
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Whose token it is.")] = "",
     topics: Annotated[
         str, typer.Option(metavar="NAMES", help="Topics, separated by commas; * stands for anything.")

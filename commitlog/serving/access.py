@@ -163,11 +163,11 @@ def remove_token(file: Path, name: str) -> None:
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
     """Keeps others from changing the file meanwhile, who could undo the change."""
-    lock = file.with_name(f"{file.name}.lock")
+    lock = Path(f"{file}.lock")
     try:
         fd = poll(lambda: try_file(lock, DISK), SYSTEM_CLOCK.monotonic_ns() + _LOCK_NS, SYSTEM_CLOCK)
     except OSError as error:
-        raise _unusable(lock, error.strerror or str(error)) from None
+        raise _unusable(lock, _refused(error)) from None
     if fd is None:
         raise _unusable(lock, "another process holds it; end that one")
     try:
@@ -184,12 +184,16 @@ def _digest(token: str) -> str:
 def _read(file: Path) -> list[Token]:
     try:
         data = DISK.read_named_file(file, _FILE_BYTES_MAX)
+    except OSError as error:
+        raise _unusable(file, _refused(error)) from None
+    try:
         values = orjson.loads(data)
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")
         return [_token(fields) for fields in values["tokens"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unusable(file, f"not a file of tokens ({error!r}); `commitlog token add` makes one") from None
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"not a file of tokens ({error!r}); put back what was there, or give a new name to `commitlog token add`"
+        raise _unusable(file, why) from None
 
 
 def _token(fields: dict[str, Any]) -> Token:
@@ -205,7 +209,11 @@ def _write(file: Path, tokens: list[Token]) -> None:
     try:
         DISK.replace_file(file, orjson.dumps({"format": FORMAT, "tokens": listed}, option=orjson.OPT_INDENT_2))
     except OSError as error:
-        raise _unusable(file, error.strerror or str(error)) from None
+        raise _unusable(file, _refused(error)) from None
+
+
+def _refused(error: OSError) -> str:
+    return f"{error.strerror or error}; check that it is a file in a directory of yours that has room"
 
 
 def _unusable(file: Path, why: str) -> ServingRefused:
