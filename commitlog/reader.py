@@ -44,6 +44,7 @@ from commitlog.reading.starting_point import QueueStarts, parse_starts
 from commitlog.remote.columns_reader import ColumnsReader
 from commitlog.remote.reader_source import open_source
 from commitlog.statistics import ReaderStatistics
+from commitlog.threads import if_free
 
 if TYPE_CHECKING:
     from commitlog.appending.followed_store import FollowedStore
@@ -166,7 +167,6 @@ class Reader(ColumnsReader):
             if name is not None:
                 kept = self._source.keep_position(name)
                 self._position = ReaderPosition(kept, name, self.topics, choice, auto_commit_seconds, clock)
-                self._hand = Hand(self._position.given)
             self._begin(starts, fail_on_data_loss=fail_on_data_loss)
         except BaseException as error:
             self.close()
@@ -194,7 +194,9 @@ class Reader(ColumnsReader):
         return self
 
     def __next__(self) -> Message:
-        message = next(self._hand.next, None)
+        for given in self._hand.left if self._position is None else ():
+            return given  # the same as below, in less time
+        message = self._out_of_hand()
         while message is None:
             self._rest()
             message = self._take()
@@ -243,33 +245,34 @@ class Reader(ColumnsReader):
 
     def _batch(self, most: int, limit: float) -> list[Message]:
         deadline = self._clock.monotonic_ns() + limit
-        batch: list[Message] = []
         try:
             if self._is_torn:
                 self._take_in_hand()  # what is in hand comes anew
-            while True:
-                batch += self._hand.take(most - len(batch))
-                if len(batch) == most:
-                    break
+            while (had := len(self._hand)) < most:
                 self._take_in_hand()
-                if not self._hand:
+                if len(self._hand) == had:
                     left = (deadline - self._clock.monotonic_ns()) / 1e9
-                    if batch or left <= 0:
+                    if had or left <= 0:
                         break
                     self._rest(left)
         except StopIteration:
-            if not batch:
+            if not self._hand:
                 raise
-        except Exception as error:
-            if not batch:
+        except CommitLogError as error:
+            if not self._hand:
                 raise
             self._held = error
-        except BaseException:  # an interrupt: nobody gets the batch now
-            self._hand.take_back(batch)
-            raise
-        if self._position is not None:
-            self._position.given_up_to({(each.topic, each.partition): each.offset + 1 for each in batch})
-        return batch
+        batch, position = self._hand.first(most), self._position
+        if position is None:
+            self._given.note(self._hand.passed)
+            self._given.note(batch)
+            self._hand.drop(len(batch))
+        else:
+            last = {(each.topic, each.partition): each.offset + 1 for each in batch}
+            position.asked()
+            self._hand.drop(len(batch))
+            position.last = last
+        return batch  # nothing was called since it was dropped
 
     def __aiter__(self) -> Reader:
         return self
@@ -301,10 +304,13 @@ class Reader(ColumnsReader):
 
         Raises StopIteration at the end and after `close`.
         """
-        message = next(self._hand.next, None)
+        message = self._out_of_hand()
         if message is None:
-            self._take_in_hand()
-            message = next(self._hand.next, None)
+            if self._hand:  # for a list that was interrupted
+                self._put_in_hand(())
+            else:
+                self._take_in_hand()
+            message = self._out_of_hand()
         return message
 
     def _take_in_hand(self) -> None:
@@ -322,18 +328,18 @@ class Reader(ColumnsReader):
 
         It returns None if the reader is closed. Raises ReaderError inside of another read.
         """
-        if not self._lock.acquire(blocking=False):
-            if self._closed:
-                return None
-            raise ReaderError(
-                "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
-            )
-        try:
-            return None if self._closed else read()
-        finally:
-            self._lock.release()
-            if self._closed:
-                self.close()
+        for _ in if_free(self._lock):
+            try:
+                return None if self._closed else read()
+            finally:
+                self._lock.release()
+                if self._closed:
+                    self.close()
+        if self._closed:
+            return None
+        raise ReaderError(
+            "this reader is inside `next` already, and serves one thread at a time: give each a reader of its own"
+        )
 
     def _take_piece(self) -> None:
         if self._held is not None:
@@ -358,12 +364,10 @@ class Reader(ColumnsReader):
             self._note_error(error)
             raise read_error(error, self._source.path) from error
         if piece:
-            if self._position is None:
-                self._given.note(self._hand.taken[0])
-            self._hand.fill(piece)
+            self._put_in_hand(piece)
         self._is_torn = False
         if not piece and self._position is not None:
-            self._position.waits()
+            self._position.asked()
 
     def _read(self, *, refresh: bool) -> Generator[Sequence[Message], None, None]:
         """Gives all messages in their order, a piece of the log at a time.
@@ -460,13 +464,12 @@ class Reader(ColumnsReader):
         given out last counts only if the reader was asked for another one.
         """
         self._closed = True
-        self._hand.fill(())
-        if not self._lock.acquire(blocking=False):
-            return  # what reads sees at its end that the reader is closed, and calls this
-        try:
-            self._free()
-        finally:
-            self._lock.release()
+        self._hand.empty()
+        for _ in if_free(self._lock):  # otherwise what reads sees at its end that the reader is closed, and calls this
+            try:
+                self._free()
+            finally:
+                self._lock.release()
 
     def _free(self) -> None:
         self._pieces.close()

@@ -18,8 +18,10 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
 
 from commitlog.errors import NotEnoughThreads
 
@@ -30,6 +32,12 @@ _BEGIN_SECONDS = 1.0
 
 _BEGINNING: set[Background] = set()
 """The objects whose work has not begun yet."""
+
+
+class Lockable(Protocol):
+    """A lock of `threading`."""
+
+    def acquire(self, blocking: bool = ...) -> bool: ...
 
 
 class Background:
@@ -133,6 +141,15 @@ class _Unawaited(threading.Thread):
 class _NoWait(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set()
+
+
+def if_free(lock: Lockable) -> Iterator[bool]:
+    """`for _ in if_free(lock): try: … finally: lock.release()` does something if the lock is free.
+
+    An interrupt may come as `acquire` returns, before the `try`, and then nobody would release the
+    lock. None can come where a loop takes the next item of an iterator in C.
+    """
+    return islice(iter(partial(lock.acquire, False), False), 1)
 
 
 def are_startable(count: int) -> bool:

@@ -44,6 +44,21 @@ class PlacedReader:
     def _alone(self, read: Callable[[], _Read]) -> _Read | None:
         raise NotImplementedError
 
+    def _out_of_hand(self) -> Message | None:
+        """Gives out the next message in hand, if there is one. See Hand for interrupts."""
+        position = self._position
+        if position is not None and (message := self._hand.next()) is not None:
+            position.asked()
+            position.last = {(message.topic, message.partition): message.offset + 1}
+        for given in self._hand.left:  # a loop takes it without a call
+            return given
+        return None
+
+    def _put_in_hand(self, messages: Sequence[Message]) -> None:
+        if self._position is None:
+            self._given.note(self._hand.passed)
+        self._hand.fill(messages)
+
     def commit(self, message: Message | None = None) -> None:
         """Stores durably that all messages given out so far are done.
 
@@ -143,7 +158,7 @@ class PlacedReader:
 
     def _end_with(self, error: Exception) -> None:
         """Notes that the reader has ended with an error."""
-        self._failure = f"{type(error).__name__}: {error}"
+        self._failure, self._is_torn = f"{type(error).__name__}: {error}", False
         self._pieces.close()
 
     def _check_columns(self) -> None:
@@ -161,14 +176,18 @@ class PlacedReader:
 
     def _begin_at(self, starts: QueueStarts) -> None:
         """Begins anew at other places. What is in hand is dropped."""
+        self._is_torn = True  # until it is there, it is where it was: see `Reader._take_piece`
         begun = self._source.begin(starts)
+        places = self._first_places() | begun
         self._pieces.close()
-        self._hand.fill(())
-        self._held, self._is_at_end, self._is_torn = None, False, False
-        self._given.begin(begun)
+        self._given.begin(self._given.places(*self._hand.taken))
+        self._hand.empty()
+        self._held, self._is_at_end = None, False
         self._pieces = self._read(refresh=self.follow)  # messages that came since are given out too
+        self._given.begin(begun)
         if self._position is not None:
-            self._position.move(self._first_places() | begun)
+            self._position.move(places)
+        self._is_torn = False
 
     def __repr__(self) -> str:
         source = getattr(self, "_source", None)

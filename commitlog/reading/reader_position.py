@@ -17,8 +17,8 @@ counts matter, each by topic and lane:
 too. An automatic commit takes only the messages that are done. A position never goes back, except
 by `seek`.
 
-Threads: the thread that reads calls `given`, `waits` and `ended`. Any thread or signal handler may
-call `commit` and `close`.
+Threads: the thread that reads calls `asked` and `ended`, and sets `last`. Any thread or signal
+handler may call `commit` and `close`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets,
 from commitlog.reading.stored_position import check_owner, unwritable
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.record.topic_names import check_topic
+from commitlog.threads import if_free
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +82,11 @@ class ReaderPosition:
         self._done: Places = {}
         self._committed: Places = {}
         self._index: QueuesOfStore | None = None
-        self._last: Places = {}
-        """Where the messages end that the user may still be working on."""
+        self.last: Places = {}
+        """Where the messages end that the user may still be working on.
+
+        Who gives them out sets it, and calls nothing in between: an interrupt may come at a call.
+        """
         self._tried_ns = clock.monotonic_ns()
         self._complaint = ""
         self._pid = os.getpid()
@@ -162,24 +166,9 @@ class ReaderPosition:
 
     # ---- what is given out ----------------------------------------------------------------------
 
-    def given(self, message: Message) -> Message:
-        """Notes that this message is given out, and so the one before it is done. Returns it."""
-        self.given_up_to({(message.topic, message.partition): message.offset + 1})
-        return message
-
-    def given_up_to(self, places: Places) -> None:
-        """Notes that messages up to these places are given out; so those before are done."""
+    def asked(self) -> None:
+        """Notes that the user asks for more. So all messages that were given out are done."""
         self._no_child()
-        self._last_is_done()
-        self._last = places
-        if self._every_ns is not None:
-            self._commit_if_due(self._every_ns)
-
-    def waits(self) -> None:
-        """Notes that the user asks for the next message and there is none yet.
-
-        So all messages are done.
-        """
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)
@@ -194,18 +183,18 @@ class ReaderPosition:
             self._commit_if_due(0)
 
     def _last_is_done(self) -> None:
-        if self._last:
-            self._done.update(self._last)
-            self._last = {}
+        if self.last:
+            self._done.update(self.last)
+            self.last = {}
 
     def places(self) -> Places:
         """For each topic and lane, the queue offset that will be given out next."""
-        return self._done | self._last
+        return self._done | self.last
 
     def move(self, places: Places) -> None:
         """Notes that the reader has moved to these places: all before them counts as done."""
         self._no_child()
-        self._done, self._last = dict(places), {}
+        self._done, self.last = dict(places), {}
 
     def committed(self) -> Offsets:
         """For each topic and lane, the queue offset where a new reader of this name would begin."""
@@ -276,7 +265,7 @@ class ReaderPosition:
         if self.clock.monotonic_ns() - self._tried_ns < every_ns:
             return
         self._no_child()
-        if self._lock.acquire(blocking=False):  # otherwise another thread is committing
+        for _ in if_free(self._lock):  # otherwise another thread is committing
             try:
                 if not (self._is_writing or self._is_closed):
                     self._write_or_complain()
@@ -329,11 +318,11 @@ class ReaderPosition:
             self._close_if_wanted()
 
     def _close_if_wanted(self) -> None:
-        while self._is_closing and not self._is_closed and self._lock.acquire(blocking=False):
+        if not self._is_closing or self._is_closed:
+            return
+        for _ in if_free(self._lock):
             try:
-                if self._is_writing:
-                    return
-                if not self._is_closed:
+                if not self._is_writing and not self._is_closed:
                     if self._every_ns is not None:
                         self._write_or_complain()
                     self._is_closed = True

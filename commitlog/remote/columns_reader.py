@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str]
 _Item = TypeVar("_Item")
+_Rows = tuple["pa.RecordBatch", Places, Places]
 
 
 class ColumnsReader(PlacedReader):
@@ -76,40 +77,51 @@ class ColumnsReader(PlacedReader):
             del item
             yield given.pop()
 
-    def _one_by_one(self, rows: Generator[pa.RecordBatch, None, None]) -> Iterator[pa.RecordBatch]:
+    def _one_by_one(self, rows: Generator[_Rows, None, None]) -> Iterator[pa.RecordBatch]:
         self._check_columns()
         self._columns = rows
         try:
-            yield from self._each(rows)
+            for batch, before, reached in self._each(rows):
+                giving = iter([None, batch].pop, None)
+                del batch  # it may hold a segment
+                if self._is_closed():
+                    return
+                self._hand.count(sum(max(end - before.get(key, end), 0) for key, end in reached.items()))
+                if self._position is None:
+                    self._given.begin(before | reached)
+                else:
+                    self._position.last = reached
+                yield from giving  # nothing is called in between, where an interrupt may come
         finally:
             try:
                 self._alone(rows.close)
             finally:
                 self._columns = None
 
-    def _rows(self, rows: RowsBehind) -> Generator[pa.RecordBatch, None, None]:
-        places = done = self._places()
+    def _rows(self, rows: RowsBehind) -> Generator[_Rows, None, None]:
+        """Gives batches, with all places before each and those that it moves."""
+        places = self._places()
         self._begin_again(places)
+        self._is_torn = True  # what reads messages afterwards begins again, behind the batches
         try:
             while not self._is_closed():
                 self._source.refresh(whole=True)
                 queues = self._source.queues().items()
                 if any(queue.end > places.get(key, queue.first) for key, queue in queues):
                     for batch, reached in rows.batches(places):
-                        if self._is_closed():
-                            return
-                        done = places.copy()
+                        yield batch, places.copy(), reached
+                        del batch
                         places.update(reached)
-                        self._given_rows(done, reached)
-                        yield batch
+                        if self._position is not None:
+                            self._position.asked()
                     places.update(rows.ends)  # what is left out at an end is read, too
+                    self._pass_to(places)
                     continue
-                done = places
                 if not self.follow:
                     self._note_end()
                     return
                 if self._position is not None:
-                    self._position.waits()
+                    self._position.asked()
                 self._source.wait(self._rests.next(self._hand.given))
         except (DataLoss, OffsetOutOfRange) as error:
             loss = error if isinstance(error, DataLoss) else overtaken(error)
@@ -117,18 +129,12 @@ class ColumnsReader(PlacedReader):
             raise loss from error
         except OSError as error:
             raise read_error(error, self._source.path) from error
-        finally:
-            if not self._is_closed() and not self._failure:
-                self._begin_again(places)
-                if self._position is not None:  # the last batch is done when more is asked for
-                    self._position.move(done)
-                    self._position.given_up_to(places)
+
+    def _pass_to(self, places: Places) -> None:
+        if self._position is None:
+            self._given.begin(places)
+        else:
+            self._position.move(places)
 
     def _is_closed(self) -> bool:
         return self._closed  # by the loop's body, a signal handler, another thread
-
-    def _given_rows(self, done: Places, reached: Places) -> None:
-        self._hand.count(sum(max(end - done.get(key, end), 0) for key, end in reached.items()))
-        self._given.begin(done | reached)
-        if self._position is not None:
-            self._position.given_up_to(reached)

@@ -1,0 +1,109 @@
+"""An interrupt takes nothing away from a reader, wherever it comes: see docs/python.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import commitlog
+from commitlog.reader import Reader
+from tests.builders.hand_made import HandMadeStore
+from tests.nightly import with_nightly
+
+PACKAGE = str(Path(commitlog.__file__).parent)
+DISK = f"{PACKAGE}/disk/"
+"""An interrupt there may leave a descriptor behind, which this room's tests look for."""
+MESSAGES = 12
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+class Interrupts:
+    """Raises one at the n-th place where CPython may: a function begins, or a built-in one ends."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event in ("call", "c_return") and file.startswith(PACKAGE) and not file.startswith(DISK):
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupt
+
+
+@contextmanager
+def interrupted(number: int) -> Iterator[Interrupts]:
+    interrupts = Interrupts(number)
+    with suppress(Interrupt):
+        sys.setprofile(interrupts)
+        try:
+            yield interrupts
+        finally:
+            sys.setprofile(None)
+
+
+def one_by_one(reader: Reader, given: list[tuple[int, int]]) -> None:
+    for message in reader:
+        given.append((message.partition, message.offset))
+
+
+def polled(reader: Reader, given: list[tuple[int, int]]) -> None:
+    while (message := reader.poll()) is not None or reader.lag() != {"orders": {0: 0, 1: 0}}:
+        if message is not None:
+            given.append((message.partition, message.offset))
+
+
+def in_lists(reader: Reader, given: list[tuple[int, int]]) -> None:
+    for messages in reader.batches(5):
+        given += [(message.partition, message.offset) for message in messages]
+
+
+def in_columns(reader: Reader, given: list[tuple[int, int]]) -> None:
+    for batch in reader.arrow_batches(["partition", "offset"]):
+        given += zip(*batch.to_pydict().values(), strict=True)
+
+
+def moved(reader: Reader, given: list[tuple[int, int]]) -> None:
+    """It moves to where it is, in the middle."""
+    for message in reader:
+        given.append((message.partition, message.offset))
+        if len(given) == MESSAGES // 2:
+            reader.seek(reader.position())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> HandMadeStore:
+    made = HandMadeStore(tmp_path_factory.mktemp("made") / "store", segment_bytes=4096)
+    for number in range(MESSAGES):
+        made.lane(number % 2).append("orders", b"%d" % number)
+    made.publish()
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finalizer was interrupted
+@pytest.mark.parametrize("step", with_nightly([97], [7]))
+@pytest.mark.parametrize("name", [None, "billing"])
+@pytest.mark.parametrize("read", [one_by_one, polled, in_lists, in_columns, moved])
+def test_after_an_interrupt_all_messages_come_once(
+    store: HandMadeStore, read: Callable[[Reader, list[tuple[int, int]]], None], name: str | None, step: int
+) -> None:
+    number, wanted = 1, [(lane, offset) for lane in (0, 1) for offset in range(MESSAGES // 2)]
+    while True:
+        with Reader(store.path, "orders", name=name) as reader:
+            given: list[tuple[int, int]] = []
+            with interrupted(number) as interrupts:
+                read(reader, given)
+            read(reader, given)
+            assert sorted(given) == wanted, number
+            assert reader.position() == {"orders": {0: MESSAGES // 2, 1: MESSAGES // 2}}
+        if interrupts.left > 0:
+            break
+        number += step
