@@ -121,7 +121,8 @@ def systemd(
             for directory in ("commitlog", "commitlog-backups"):
                 (Path.home() / ".local/share" / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UnitRefused(f"{error.filename}: {error.strerror}; run it as root, or with --user for yourself") from error
+        way = "check that this user may write there" if is_user else "run it as root, or with --user for yourself"
+        raise UnitRefused(f"{error.filename}: {error.strerror}; {way}") from error
     print_lines([*said, "next:", *(ForShell(f"    {line}") for line in _next(name, is_user=is_user))])
 
 

@@ -235,8 +235,9 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if b"\0" in name:
         raise StoreRefused(f"{str(path)!a}: a path has no NUL in it; check where it comes from")
     if _URL.match(name):
+        url = re.sub(":/+", "://", os.fsdecode(name), count=1)
         raise IllegalArgument(
-            f"{os.fspath(path)}: this takes a directory of this machine. The URL of a served store is for Spark, "
+            f"{url}: this takes a directory of this machine. The URL of a served store is for Spark, "
             f"commitlog.read, Reader, RemoteProducer, and the commands cat, topics, stat and produce"
         )
     return Path(os.fsdecode(name)).absolute()

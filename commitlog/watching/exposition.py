@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.disk.store_directory import checked_path
 from commitlog.errors import CommitLogError, MissingPackage, how_to_install
 from commitlog.watching.metric import Distribution, Metric, Sample
 from commitlog.watching.metrics import METRICS, UP
@@ -27,6 +28,7 @@ class WatchedStore:
     """One store, whether it can be read or not. `label` is its path."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock) -> None:
+        checked_path(path)
         self.label, self.error = os.path.abspath(path), ""
         self._clock = clock
         self._watch: StoreWatch | None = None

@@ -56,3 +56,11 @@ def test_what_is_in_the_place_of_a_file_of_tokens(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert why.encode() in done.stderr
         assert b"makes one" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["stop", "metrics"])
+def test_a_url_in_the_place_of_a_directory(command: str) -> None:
+    """It is shown as it was given, and nobody is told to make a store of this name."""
+    done = run(command, "commitlog+tls://host:4433/events")
+    assert done.returncode == 2
+    assert b"commitlog: commitlog+tls://host:4433/events: this takes a directory" in done.stderr

@@ -156,3 +156,11 @@ def test_units_run_a_command_that_is_there(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "commitlog").touch()  # what was typed
     assert f"\nExecStart={tmp_path}/commitlog run ".encode() in run(*words).stdout
+
+
+def test_a_user_who_may_not_write_is_not_told_to_be_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/config")  # there nobody may write
+    done = run("systemd", "install", "events", "--user")
+    assert done.returncode == 1
+    assert done.stderr.endswith(b"; check that this user may write there [UnitRefused]\n")
