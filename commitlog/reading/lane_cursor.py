@@ -68,6 +68,7 @@ class LaneCursor:
         self._skipped = SkippedDamage(f"lane {index.lane}")
         self._first: dict[str, int] = {}  # topic → the first queue offset to give out
         self._order = QueueOrder()
+        self._limit = 0  # of the last `read`
         self._checked = -1  # the limit up to which the ends of all queues were met
         self._given: dict[str, int] = {}
         self._segments = RecentSegments(index.log.lane_directory, index.view.segment_bytes, index.view.channel)
@@ -157,10 +158,16 @@ class LaneCursor:
         """Gives the wanted messages from `where` to the lane's limit, in the log's order.
 
         Their places in the order are their timestamps. It stops at damage, and stores the error in
-        `damage`.
+        `damage`. Raises DataLoss.
         """
         self.damage = None
-        limit = self._index.limit
+        before, limit = self._limit, self._index.limit
+        if limit < before and limit < self.where:
+            raise DataLoss(
+                f"lane {self._index.lane} was read up to offset {self.where:,} of its log, and was cut back to {limit:,} "
+                "(by `commitlog rejoin`, or a start that found a loss): other messages come there, so make a new reader"
+            )
+        self._limit = limit
         self._segments.forget_below(self._index.first)
         if self.where >= limit == self._checked:
             return
