@@ -102,6 +102,7 @@ class ColumnsReader(PlacedReader):
         """Gives batches, with all places before each and those that it moves."""
         places = self._places()
         self._begin_again(places)
+        rows.epoch = self._source.index.epoch
         self._is_torn = True  # what reads messages afterwards begins again, behind the batches
         try:
             while not self._is_closed():

@@ -45,6 +45,8 @@ class RowsBehind:
         if not isinstance(path, Address):
             path = address_of(path, Credentials.of(token, *files), OF_READ_ARROW) or path
         self._place, latest = path, parse_starts("latest")
+        self.epoch: int | None = None
+        """The epoch of the store in which the places were read. It is set before the first look."""
         self.ends: Places = {}
         """Where the queues of the last look end, whether or not they had any rows."""
         self._wanted = WantedRange(topic, latest, latest, options, columns, metadata, values, lanes)
@@ -56,6 +58,9 @@ class RowsBehind:
         """
         starts = QueueStarts(EARLIEST, by_topic(dict(places)))
         found = fix_range(self._place, replace(self._wanted, start=starts))
+        if self.epoch is not None and self.epoch != found.epoch:
+            found.check_read(self.epoch, {key: to for key, to in places.items() if to})
+        self.epoch = found.epoch
         names = _PLACE_OF_BYTES if found.typed is None else _PLACE_OF_ROWS
         more = [name for name in names if name not in found.schema.names]
         schema = columns_of(found.topic, found.typed, [*found.schema.names, *more])

@@ -90,12 +90,23 @@ class TopicRange:
             )
         if index.epoch == self.epoch:
             return
-        for (topic, lane), end in sorted(index.shared_ends(self.epoch, self.bounds).items()):
-            had = self.bounds[topic, lane][1]
-            if end < had:
+        self._raise_lost(
+            index.shared_ends(self.epoch, self.bounds), {key: end for key, (_, end) in self.bounds.items()}
+        )
+
+    def check_read(self, epoch: int, places: Mapping[QueueKey, int]) -> None:
+        """Raises DataLoss if messages before these places, read in an earlier epoch, are lost."""
+        with _opened(self.place, self.topic, self.options) as index:
+            ends = index.shared_ends(epoch, list(places))
+        self._raise_lost(ends, places)
+
+    def _raise_lost(self, ends: Mapping[QueueKey, int], had: Mapping[QueueKey, int]) -> None:
+        """`ends`: up to where queues have the messages that there were."""
+        for (topic, lane), end in sorted(ends.items()):
+            if end < had[topic, lane]:
                 raise DataLoss(
-                    f"{index.path}: the messages {end:,} to {had - 1:,} of topic {topic}, lane {lane} are lost, and new ones "
-                    f"get their offsets. {self.options.wording.read_anew}"
+                    f"{self.place}: the messages {end:,} to {had[topic, lane] - 1:,} of topic {topic}, lane {lane} are lost, "
+                    f"and new ones get their offsets. {self.options.wording.read_anew}"
                 )
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -101,6 +101,26 @@ def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
         forget_connection(both(primary, copy))
 
 
+def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene) -> None:
+    with _copied(scene) as copy:
+        with scene.open() as store:
+            with scene.follower():
+                send(store, 0, 50)
+                await_copy(scene)
+            with serving(scene.primary) as primary:
+                send(store, 50, 60)
+                reader = commitlog.Reader(str(both(primary, copy)), "orders", follow=True)
+                batches, rows = reader.arrow_batches(["offset"]), 0
+                while rows < 60:
+                    rows += next(batches).num_rows
+        promote(scene.copy)
+        with scene.open(scene.copy, listen="") as store, reader:
+            send(store, 100, 120)
+            with pytest.raises(DataLoss, match="50 to 59 of topic orders"):
+                next(batches)
+        forget_connection(both(primary, copy))
+
+
 def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read without one."""
     monkeypatch.setattr(leased_position, "PATIENCE_SECONDS", 0.1)
