@@ -31,6 +31,7 @@ from commitlog.record.row_headers import (
     SCHEMA_HEADER,
     version_of,
 )
+from commitlog.schemas.evolution import is_wider
 from commitlog.schemas.topic_schemas import TopicSchema, TopicSchemas
 from commitlog.schemas.types import METADATA_COLUMNS
 
@@ -64,6 +65,8 @@ class TypedRows:
     read_anew: str
     _columns: list[pa.Field] = field(init=False)
     _metadata: list[str] = field(init=False)
+    _added: set[tuple[str, int, str]] = field(init=False, default_factory=set)
+    """Topic, version, and a column that a later version of the topic is known to have."""
 
     def __post_init__(self) -> None:
         self._columns = [column for column in self.schema if column.name not in METADATA_COLUMNS]
@@ -142,6 +145,10 @@ class TypedRows:
         if index < 0:
             if not column.nullable:
                 raise self._too_old(schema, f"column {column.name}, which is NOT NULL there, is missing")
+            added = (schema.topic, schema.version, column.name)
+            if added not in self._added and not self.schemas.is_added_later(column.name, schema):
+                raise self._too_old(schema, f"there is no column {column.name}, nor in a later version")
+            self._added.add(added)
             return pa.nulls(rows, column.type)
         found = batch.column(index)
         if found.null_count and not column.nullable:
@@ -151,6 +158,8 @@ class TypedRows:
         try:
             if found.type == pa.float64() and column.type == pa.float32():
                 raise pa.ArrowInvalid("they would be rounded")
+            if not _may_be_read_as(column.type, found.type):
+                raise pa.ArrowInvalid(f"they are {found.type}")
             return found.cast(column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._too_old(
@@ -162,6 +171,23 @@ class TypedRows:
             f"topic {schema.topic}: messages of {schema} do not fit the schema that is read with: {reason}. "
             f"{self.read_anew}, so that the newest schema is taken"
         )
+
+
+def _may_be_read_as(wanted: pa.DataType, found: pa.DataType) -> bool:
+    """Whether versions of one schema may have both types: then a cast keeps the values."""
+    are_decimals = pa.types.is_decimal(wanted) and pa.types.is_decimal(found)
+    return are_decimals or is_wider(wanted, found) or is_wider(found, wanted) or _are_alike(wanted, found)
+
+
+def _are_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether two types have the same fields at any depth, wherever nulls are allowed."""
+    if not pa.types.is_nested(one):
+        return bool(one == other)
+    if one.id != other.id or one.num_fields != other.num_fields:
+        return False
+    fields = [(one.field(index), other.field(index)) for index in range(one.num_fields)]
+    names_count = pa.types.is_struct(one)  # the item of a list has any name
+    return all((not names_count or a.name == b.name) and _are_alike(a.type, b.type) for a, b in fields)
 
 
 _NO_ROWS = (pa.ArrowException, OSError, EOFError, ValueError, StopIteration, struct.error)

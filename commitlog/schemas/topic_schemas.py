@@ -116,6 +116,11 @@ class TopicSchemas:
             known = self._known[topic, version] = TopicSchema.from_bytes(data, file)
         return known
 
+    def is_added_later(self, column: str, schema: TopicSchema) -> bool:
+        """Whether a version after this one has a column. Raises what `version` raises."""
+        later = (number for number in self._versions(schema.topic, deleted=True) if number > schema.version)
+        return any(column in self.version(schema.topic, number).columns.names for number in later)
+
     def check(self, topic: str) -> None:
         """Reads the versions that count. Raises StoreDamaged, StoreTooNew, StoreRefused."""
         for version in self._versions(topic):

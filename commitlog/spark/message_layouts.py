@@ -53,11 +53,14 @@ def layouts(path: str | Path, topics: Iterable[str]) -> list[dict[str, Any]]:
     schemas = TopicSchemas(directory)
     found = []
     for topic in sorted(topics):
-        for version in schema_versions(directory, topic, deleted=True):
+        later: set[str] = set()
+        for version in reversed(schema_versions(directory, topic, deleted=True)):
             try:
-                found.append(_layout(schemas.version(topic, version)))
+                schema = schemas.version(topic, version)
             except (StoreDamaged, StoreTooNew):
                 continue
+            found.append(_layout(schema) | {"added_later": sorted(later.difference(schema.columns.names))})
+            later.update(schema.columns.names)
     return found
 
 

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 import commitlog
 import commitlog.spark
+from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.nightly import by_all_readers_nightly, with_nightly
@@ -166,6 +167,34 @@ def test_a_stream_goes_on_when_the_schema_grows(
     assert sink.all == list(range(201))
     rows = load_columns(spark, typed, columns="id,more").where("id >= 199").orderBy("id").collect()
     assert [tuple(one) for one in rows] == [(199, None), (200, 1)]
+
+
+@by_all_readers_nightly
+@pytest.mark.parametrize(
+    ("remade", "said"),
+    [
+        ("id BIGINT, other INT", "there is no column name"),
+        ("id BIGINT, s STRUCT<x: INT>", "column s has values that are"),
+    ],
+)
+def test_a_stream_ends_where_a_topic_has_other_columns(
+    spark: SparkSession, typed: HandMadeStore, tmp_path: Path, look_each_time: None, remade: str, said: str
+) -> None:
+    """Such as one that was deleted and made anew. Nulls in their place would be wrong rows."""
+    sink = Batches()
+    columns = "id,s" if "STRUCT" in remade else "id,name"
+    query = stream(spark, typed.path, tmp_path / "checkpoint", sink, columns=columns).start()
+    try:
+        wait_until(lambda: len(sink.all) == 200, "the old rows")
+        TopicSchemas(typed.directory).delete("orders")
+        other = declare(typed, "orders", remade)
+        append_rows(typed.lane(0), other, [{"id": 200}])
+        typed.publish()
+        with pytest.raises(PySparkException, match=f"SchemaConflict: topic orders: .*{said}"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert sink.all == list(range(200))
 
 
 SENDER = """

@@ -3,7 +3,10 @@ package commitlog.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 import java.util.Base64;
+import java.util.HashSet;
+import java.util.Set;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
@@ -20,6 +23,8 @@ final class MessageLayout implements Serializable {
     /** The columns of the version, in their order. */
     final StoredColumn[] columns;
     final int headerBytes;
+    /** The columns that only later versions have. */
+    private final Set<String> addedLater;
     private final byte[] header;
     private final int rowsAt;
     private final int bodyBytesAt;
@@ -34,6 +39,7 @@ final class MessageLayout implements Serializable {
         this.columns = StoredColumn.ofAll(schema, count);
         this.header = Base64.getDecoder().decode(Json.text(answer, "header"));
         this.headerBytes = this.header.length;
+        this.addedLater = new HashSet<String>(Arrays.asList(Json.texts(Json.at(answer, "added_later"))));
         this.rowsAt = Json.at(answer, "rows_at").asInt();
         this.bodyBytesAt = Json.at(answer, "body_bytes_at").asInt();
         this.nodesAt = Json.at(answer, "nodes_at").asInt();
@@ -49,6 +55,11 @@ final class MessageLayout implements Serializable {
         for (int i = at; i < at + bytes; i++) {
             this.varies[i] = true;
         }
+    }
+
+    /** Whether its messages have nulls for a column: a later version of the topic has it. */
+    boolean lacks(String name) {
+        return this.addedLater.contains(name);
     }
 
     /** The column of a name; null if the version has none. */

@@ -89,7 +89,11 @@ final class TypedBatches implements BatchMaker {
         if (found == null) {
             found = new StoredColumn[this.wanted.length];
             for (int i = 0; i < found.length; i++) {
-                found[i] = layout.column(this.wanted[i].name());
+                String name = this.wanted[i].name();
+                found[i] = layout.column(name);
+                if (found[i] == null && !layout.lacks(name) && !JsonValues.isMetadata(name)) {
+                    throw new Unreadable("a column that the topic does not have");
+                }
                 if (found[i] != null && !found[i].fits(this.wanted[i].dataType())) {
                     throw new Unreadable("a column of another type");
                 }
