@@ -95,6 +95,11 @@ def for_terminal(data: bytes) -> bytes:
     return _OBEYED.sub(lambda found: f"\\x{ord(found[0]):02x}", text).encode()
 
 
+def can_draw(stream: TextIO) -> bool:
+    """Whether a stream is a terminal on which a line can be written over: not on a dumb one."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
 def to_json(values: Any, indent: int | None = None) -> bytes:
     """Writes plain values as JSON.
 

@@ -11,6 +11,7 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.lines import can_draw, printable
 from commitlog.quantities import counted
 
 _PROGRESS_NS = 200_000_000
@@ -40,12 +41,11 @@ def backup(
     from dataclasses import asdict
 
     from commitlog.backups.store_backup import backup as make_backup
-    from commitlog.lines import printable
 
     try:
         report = make_backup(store, dest, verify_all=verify_all, progress=_progress())
     finally:
-        if sys.stderr.isatty():
+        if can_draw(sys.stderr):
             typer.echo(_ERASE_LINE, nl=False, err=True)
     if json:
         print_json({"good": report.good, **asdict(report)})
@@ -65,7 +65,7 @@ def backup(
 def _progress() -> Callable[[int], None]:
     """Shows on a terminal how much is copied, in one line that it writes again and again."""
     last = SYSTEM_CLOCK.monotonic_ns()
-    is_shown = sys.stderr.isatty()
+    is_shown = can_draw(sys.stderr)
 
     def tell(copied: int) -> None:
         nonlocal last

@@ -21,7 +21,7 @@ from commitlog.cli.output import discard_output
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
 from commitlog.errors import MissingPackage
-from commitlog.lines import aligned
+from commitlog.lines import aligned, can_draw
 from commitlog.shm.counters import WINDOWS_SECONDS
 from commitlog.statistics import StoreStatistics
 from commitlog.watching.health import health
@@ -72,10 +72,9 @@ def top(
     """
     if not _INTERVAL_SECONDS_MIN <= interval <= _INTERVAL_SECONDS_MAX:
         raise typer.BadParameter(f"--interval {interval:g}: allowed are times from 10ms to 1d")
-    on_terminal = sys.stdout.isatty() and not plain
     with StoreWatch(store) as watch:
         try:
-            if on_terminal:
+            if can_draw(sys.stdout) and not plain:
                 _draw(watch, interval, count)
             else:
                 _print(watch, interval, count or (0 if sys.stdout.isatty() else 1))

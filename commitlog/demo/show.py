@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -19,7 +18,7 @@ from commitlog.demo.spark_table import LOG
 from commitlog.errors import StoreRefused
 from commitlog.ingest.link import Child
 from commitlog.keyboard import keyboard
-from commitlog.lines import aligned, fitted, for_shell, middle_cut
+from commitlog.lines import aligned, can_draw, fitted, for_shell, middle_cut
 from commitlog.quantities import counted
 
 FRAME_SECONDS = 0.5
@@ -85,7 +84,7 @@ class Demo:
 
     def __init__(self, path: Path, folder: Path, ended: SignalEvent, keys: Callable[[float], str]) -> None:
         self._ended, self._keys = ended, keys
-        self._is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._is_terminal = can_draw(sys.stdout)
         self._spark_line, self._spark_rows = "Spark starts, which takes some seconds", dict[str, Any]()
         self._spark_log, self._spark_failed = folder / LOG, False
         self._counted = dict[str, tuple[int, float]]()

@@ -5,7 +5,6 @@ Plain lines are for an output that is not a terminal. Both are made from a `Snap
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.ingest.grid import Grid
-from commitlog.lines import fitted, wrapped
+from commitlog.lines import can_draw, fitted, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,7 +122,7 @@ class UntilGone:
 def make_display(stream: TextIO | None = None) -> UntilGone:
     """The dashboard on a terminal that can show it, plain lines everywhere else."""
     stream = stream or sys.stdout
-    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if can_draw(stream):
         return UntilGone(Dashboard(stream))
     return UntilGone(PlainLines(stream))
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commitlog.clock import SYSTEM_CLOCK, SignalEvent, limit_ns
-from commitlog.lines import printable, wrapped
+from commitlog.lines import can_draw, printable, wrapped
 from commitlog.spark.query_lag import lag
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _place_of_line() -> Iterator[_Line]:
     shell = ipython.get_ipython() if ipython else None
     if hasattr(shell, "kernel"):
         yield _NotebookLine(importlib.import_module("IPython.display").display)
-    elif sys.stdout.isatty():
+    elif can_draw(sys.stdout):
         try:
             yield _TerminalLine()
         except BaseException:

@@ -139,6 +139,15 @@ def test_plain_lines_on_a_terminal(tmp_path: Path) -> None:
         assert b"\x1b" not in screen.shown
 
 
+def test_plain_lines_on_a_terminal_that_can_not_be_drawn_on(tmp_path: Path) -> None:
+    """Such as that of an editor. rich would show nothing there."""
+    commitlog.Store.open(tmp_path / "store", SMALL).close()
+    with terminal("top", tmp_path / "store", "--interval", "0.05", "--count", "2", TERM="dumb") as screen:
+        assert screen.end() == 0
+        assert screen.shown.count(b"generation") == 2
+        assert b"\x1b" not in screen.shown
+
+
 def drawn(watch: StoreWatch, choice: Choice, width: int, height: int) -> list[str]:
     """The lines of one screen."""
     now = watch.snapshot()

@@ -177,6 +177,7 @@ def test_the_rate(progress: tuple[Any, ...], line: str, monkeypatch: pytest.Monk
 def test_a_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It is written over and cut to the width; the last one is whole and breaks between words."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "20")
     looks = iter([True, True, False, False])
     query = made_query(message="Initializing sources")
