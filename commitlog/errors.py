@@ -616,7 +616,12 @@ NOT_A_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENODEV, errno.ENOTD
 
 
 def read_error(error: OSError, path: object) -> CommitLogError:
-    """Makes the error for a file below `path` that the system refused to read."""
+    """Makes the error for a file below `path` that the system refused to read.
+
+    Raises the timeout of a signal handler, which is of no file.
+    """
+    if isinstance(error, TimeoutError) and error.errno is None:
+        raise error
     place = f"{error.filename or path}: {error.strerror}"
     if error.errno in NOT_A_FILE:
         return DamagedFile(f"{place}; move away what is there, and put back what was there before")

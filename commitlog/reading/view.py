@@ -167,6 +167,8 @@ def attach_control(directory: StoreDirectory, facts: StoreFacts, *, writable: bo
         private_directory(Path(pool.directory), create=False)
         control = ControlRegion.attach(Path(pool.directory), writable=writable)
     except (OSError, RegionError) as error:
+        if isinstance(error, TimeoutError) and error.errno is None:
+            raise  # a signal handler's: the pool may well be there
         if isinstance(error, OSError) and error.errno and is_refusal(error):
             raise disk_error(error.errno, f"{pool.directory}: opening the store's pool") from error
         return None

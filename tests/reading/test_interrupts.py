@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import pytest
 
 import commitlog
 from commitlog.reader import Reader
+from commitlog.reading.lane_cursor import LaneCursor
+from commitlog.reading.store_messages import StoreMessages
+from commitlog.shm.control_region import ControlRegion
 from tests.builders.hand_made import HandMadeStore
 from tests.nightly import with_nightly
 
@@ -86,6 +90,48 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> HandMadeStore:
         made.lane(number % 2).append("orders", b"%d" % number)
     made.publish()
     return made
+
+
+def read_by(path: Path, read: Callable[[Reader], Iterator[object]]) -> None:
+    with Reader(path, "orders") as reader:
+        list(read(reader))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: Reader(path, "orders").close(),
+        lambda path: read_by(path, lambda reader: reader.arrow_batches()),
+        lambda path: read_by(path, lambda reader: reader.value_lists()),
+    ],
+    ids=["made", "columns", "values"],
+)
+def test_a_timeout_of_a_signal_handler_is_not_taken_for_the_disks(
+    store: HandMadeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Path], object],
+    request: pytest.FixtureRequest,
+) -> None:
+    def late(*_: object, **__: object) -> NoReturn:
+        raise TimeoutError("a signal")
+
+    place = {"made": (StoreMessages, "begin"), "columns": (StoreMessages, "refresh"), "values": (LaneCursor, "read")}
+    monkeypatch.setattr(*place[request.node.callspec.id], late)
+    with pytest.raises(TimeoutError, match="a signal"):
+        read(store.path)
+
+
+def test_a_timeout_while_a_pool_is_opened_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that takes a running store for a stopped one would wait in silence."""
+
+    def late(*_: object, **__: object) -> NoReturn:
+        raise TimeoutError("a signal")
+
+    with commitlog.Store.open(tmp_path / "store") as live, monkeypatch.context() as patch:
+        patch.setattr(ControlRegion, "attach", late)
+        with pytest.raises(TimeoutError, match="a signal"):
+            Reader(live.path, follow=True)
+        patch.undo()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finalizer was interrupted
