@@ -14,7 +14,6 @@ first thread does the work itself where the other one does not come to it.
 from __future__ import annotations
 
 import _thread
-import contextlib
 import os
 import threading
 import weakref
@@ -104,8 +103,10 @@ class Background:
         except KeyError:
             return  # the other thread runs, too: it was only its start that could not be awaited
         self._begun.release()
-        with contextlib.suppress(MemoryError):  # its work can do without
+        try:  # noqa: SIM105  # `suppress` takes memory itself
             self._ident = threading.get_ident()
+        except MemoryError:
+            pass  # its work can do without
         work = self._work
         del self._work  # it may have this object, and nobody should have to collect the two
         try:

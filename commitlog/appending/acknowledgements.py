@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
@@ -174,7 +175,7 @@ class LaneProgress:
             ):
                 raise error
             self.request(where)  # again: another process that leased the lane may have asked for less
-            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: observe(row, word) >= where)
+            self._attachment.await_notice(NOTICE_WAIT_MS, partial(self.reached, level, where))
         return PutMessageStatus.PUT_OK
 
     def _alone(self) -> ReplicaNotAvailable | None:
@@ -258,13 +259,13 @@ class LaneProgress:
     def call_back(self, level: Level, where: int, callback: Callback, timeout: float | None = None) -> None:
         """See Receipt.add_callback."""
         check_callback(callback)
-
-        def tell(outcome: Outcome) -> None:
-            late = outcome is PutMessageStatus.FLUSH_DISK_TIMEOUT
-            status = outcome.status if isinstance(outcome, CommitLogError) else outcome
-            callback(self._late(level, where) if late else status)
-
+        tell = partial(self._tell, callback, level, where)
         self._enlist(level, where, limit_ns(timeout), tell, of_faults=False)
+
+    def _tell(self, callback: Callback, level: Level, where: int, outcome: Outcome) -> None:
+        late = outcome is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        status = outcome.status if isinstance(outcome, CommitLogError) else outcome
+        callback(self._late(level, where) if late else status)
 
     def _enlist(self, level: Level, where: int, limit: float, tell: Tell, *, of_faults: bool) -> Waiter:
         """Has a thread call `tell` once, when `where` has reached the level or after the limit."""
@@ -305,8 +306,11 @@ class LaneProgress:
         if is_due:
             self._waiters.tell_due()
         else:
-            self._attachment.await_notice(NOTICE_WAIT_MS, lambda: self._waiters.is_any_reached(self._positions()))
+            self._attachment.await_notice(NOTICE_WAIT_MS, self._is_any_reached)
         return True
+
+    def _is_any_reached(self) -> bool:
+        return self._waiters.is_any_reached(self._positions())
 
     def _positions(self) -> dict[int, int]:
         return {word: observe(self._row, word) for word in _WORD_OF.values()}

@@ -6,7 +6,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -184,8 +183,10 @@ def _call(tell: Tell, outcome: Outcome) -> None:
     try:
         tell(outcome)
     except BaseException:  # sys.exit() too: it would end the thread that tells all the others
-        with suppress(MemoryError):
+        try:  # noqa: SIM105  # `suppress` takes memory itself
             log.exception("a callback of an acknowledgement failed")
+        except MemoryError:
+            pass
 
 
 async def told(enlist: Callable[[Tell], Waiter], withdraw: Callable[[Waiter], None]) -> PutMessageStatus:

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 def _may_round(schema: TopicSchema) -> bool:
     """Whether a column of the schema, or a column within it, may be a FLOAT."""
-    return any("float" in str(field.type) for field in schema.columns)
+    return "float" in str([str(field.type) for field in schema.columns])
 
 
 class RowTaking:

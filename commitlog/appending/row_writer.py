@@ -160,9 +160,11 @@ class RowWriter:
                 if self._thread is None:
                     self._start_thread()
                 if self._is_idle:
-                    with contextlib.suppress(MemoryError):  # the row is collected, so nothing may raise
+                    try:  # `suppress` takes memory itself
                         self._changed.notify()
                         self._is_idle = False
+                    except MemoryError:
+                        pass  # the row is collected, so nothing may raise
             finally:
                 self._lock.release()
 

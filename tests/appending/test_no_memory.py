@@ -1,8 +1,7 @@
 """Each allocation of a call fails in turn: what is in the log is never sent again in silence.
 
-Without memory numpy and Arrow may end the process themselves, by signal 11, and Python 3.13 where
-it makes a function. The program is started again behind such an allocation, and the test looks
-whether it was they.
+Without memory numpy and Arrow may end the process themselves, by signal 11. The program is started
+again behind such an allocation, and the test looks whether it was they.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ def run(store: commitlog.Store, program: str, way: str, core: str, step: int = 1
             return printed, ended_at
         where = re.search(r'Current thread .*\n  File ".*/commitlog/(.*?)"', done.stderr)
         assert where is not None, done.stderr
-        assert where[1] in ENDED_BY_OTHERS | MAKES_FUNCTIONS, done.stderr
+        assert where[1] in ENDED_BY_OTHERS, done.stderr
         number = int(done.stdout.split("at ")[-1])
         ended_at.append(number)
 
@@ -190,10 +189,12 @@ ENDED_BY_OTHERS = {
     "schemas/row_batches.py",
     "schemas/python_values.py",
 }
-MAKES_FUNCTIONS = {"appending/acknowledgements.py"} if sys.version_info[:2] == (3, 13) else set[str]()
 APPENDS = ["send", "batch"]
 OTHERS = ["wait", "callback", "flush", "statistics", "getters"]  # in Python, whichever core appends
 CORES = ["auto", "off"]
+MAKE_FUNCTIONS = {"callback", "send_rows"} if sys.version_info[:2] == (3, 13) else set[str]()
+"""A thread's start and an import make functions. Python 3.13 frees a function's code twice if there
+is no memory for the function, and may do anything afterwards. The other calls make no function."""
 WEAK_CORES = ["weak auto", "weak off"]
 """On a machine that keeps no order: the native core looks at shared words, also for Python."""
 
@@ -210,9 +211,11 @@ def test_each_allocation_fails_in_turn(live: commitlog.Store, way: str, core: st
     has_core = importlib.util.find_spec("commitlog.native._core") is not None
     if core.startswith("weak") and not has_core:
         pytest.skip("there is no native core")
+    if way in MAKE_FUNCTIONS:
+        pytest.skip("Python 3.13 makes functions without memory")
     _, ended_at = run(live, MESSAGES, way, core)
     is_python = core.endswith("off") or not has_core
-    assert not ended_at or (way == "batch" and is_python) or (way == "callback" and MAKES_FUNCTIONS)
+    assert not ended_at or (way == "batch" and is_python)
 
 
 @pytest.mark.parametrize(("way", "core"), with_nightly([("send", "auto")], [("send", "off"), ("batch", "auto")]))
@@ -230,6 +233,8 @@ def test_each_allocation_fails_in_turn_where_rows_are_sent(
     live: commitlog.Store, way: str, core: str, step: int
 ) -> None:
     """`rows_sent` is exact, and a row whose `append` has failed was not collected."""
+    if way in MAKE_FUNCTIONS:
+        pytest.skip("Python 3.13 makes functions without memory")
     topic = f"{way}-{core}-{step}"
     live.create_topic(topic, "id BIGINT, name STRING")
     printed, ended_at = run(live, ROWS, topic, core, step)
