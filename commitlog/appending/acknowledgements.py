@@ -74,7 +74,7 @@ class LaneProgress:
         self._losses = observe(self._row, Lane.LOSSES)
         self._timeout_seconds = config.producer.sync_flush_timeout_ms / 1000
         self._waiters = Waiters(_WORD_OF.values())
-        self._watching = False
+        self._watch_of: object = None  # what the thread has that tells the waiters
         self._blocked_ns = 0
         self._lock = threading.RLock()  # a signal handler may send, or wait, too
 
@@ -276,32 +276,35 @@ class LaneProgress:
         now = self._clock.monotonic_ns()
         with self._lock:
             waiter = self._waiters.add(_WORD_OF[level], where, now, limit, tell, of_faults=of_faults)
-            if not self._watching:
+            if self._watch_of is None:
                 try:
-                    Background(self._watch, f"commitlog-lane-{self.lane}")
+                    self._watch_of = watch = object()
+                    Background(partial(self._watch, watch), f"commitlog-lane-{self.lane}")
                 except BaseException:
+                    self._watch_of = None  # a thread that has started is one too many
                     self._waiters.withdraw(waiter)  # the caller hears of it
                     raise
-                self._watching = True
         return waiter
 
-    def _watch(self) -> None:
-        """Tells the waiters that are due, until none is left."""
+    def _watch(self, watch: object) -> None:
+        """Tells the waiters that are due, until none is left, or another thread watches."""
         is_needed = True
         while is_needed:
             try:
-                is_needed = self._look()
+                is_needed = self._look(watch)
             except MemoryError:  # without this thread nobody would be told any more: it looks again
                 self._clock.sleep(NOTICE_WAIT_MS / 1000)
 
-    def _look(self) -> bool:
+    def _look(self, watch: object) -> bool:
         """Tells the waiters that are due, or waits for one. Returns False if there are none."""
         with self._lock:
+            if self._watch_of is not watch:
+                return False
             now = self._clock.monotonic_ns()
             reached = self._positions()  # before it is asked what is lost
             is_due = self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
             if not is_due and not self._waiters.outstanding:
-                self._watching = False
+                self._watch_of = None
                 return False
         if is_due:
             self._waiters.tell_due()

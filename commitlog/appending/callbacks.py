@@ -75,7 +75,7 @@ class Waiters:
                 heappush(self._by_deadline, (now + limit, number, waiter))
             if of_faults:
                 self._of_faults.append(waiter)
-        except MemoryError:
+        except BaseException:  # no memory, or an interrupt
             waiter.tell = None  # the caller hears of it
             raise
         self.outstanding = outstanding

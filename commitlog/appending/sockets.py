@@ -29,7 +29,7 @@ from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
 from commitlog.errors import NotEnoughThreads
 from commitlog.shm.control_region import ControlRegion
-from commitlog.threads import Background
+from commitlog.threads import Background, if_free
 
 _FIRST_DESCRIPTORS, _MORE_DESCRIPTORS = 10, 3
 """The descriptors that ZeroMQ takes for the first socket of a context, and for one more."""
@@ -70,16 +70,19 @@ class Sockets:
 
     def _answer(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
         """Makes this call, and calls that come meanwhile; or leaves it to another thread."""
-        calls = self._calls
+        calls, is_free = self._calls, True
         calls.append((stage, how))
-        while calls and not self._closed and self._lock.acquire(blocking=False):
-            try:
-                with contextlib.suppress(IndexError):  # a handler or a finalizer in between takes calls, too
-                    while not self._closed:
-                        of, call = calls.popleft()
-                        call(self._bells[of])
-            finally:
-                self._lock.release()
+        while calls and is_free and not self._closed:
+            is_free = False
+            for _ in if_free(self._lock):
+                is_free = True
+                try:
+                    with contextlib.suppress(IndexError):  # a handler or a finalizer in between takes calls, too
+                        while not self._closed:
+                            of, call = calls.popleft()
+                            call(self._bells[of])
+                finally:
+                    self._lock.release()
 
     def notices(self, lane: int) -> NoticeSubscriber | None:
         """Returns the notices about a lane; None if their socket can't be made, or is being made.

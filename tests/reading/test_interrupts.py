@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import pytest
@@ -17,41 +14,10 @@ from commitlog.reading.lane_cursor import LaneCursor
 from commitlog.reading.store_messages import StoreMessages
 from commitlog.shm.control_region import ControlRegion
 from tests.builders.hand_made import HandMadeStore
+from tests.interrupts import interrupted
 from tests.nightly import with_nightly
 
-PACKAGE = str(Path(commitlog.__file__).parent)
-DISK = f"{PACKAGE}/disk/"
-"""An interrupt there may leave a descriptor behind, which this room's tests look for."""
 MESSAGES = 12
-
-
-class Interrupt(BaseException):
-    """What a signal handler raises."""
-
-
-class Interrupts:
-    """Raises one at the n-th place where CPython may: a function begins, or a built-in one ends."""
-
-    def __init__(self, number: int) -> None:
-        self.left = number
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        file = frame.f_code.co_filename
-        if event in ("call", "c_return") and file.startswith(PACKAGE) and not file.startswith(DISK):
-            self.left -= 1
-            if self.left == 0:
-                raise Interrupt
-
-
-@contextmanager
-def interrupted(number: int) -> Iterator[Interrupts]:
-    interrupts = Interrupts(number)
-    with suppress(Interrupt):
-        sys.setprofile(interrupts)
-        try:
-            yield interrupts
-        finally:
-            sys.setprofile(None)
 
 
 def one_by_one(reader: Reader, given: list[tuple[int, int]]) -> None:
