@@ -192,9 +192,12 @@ ENDED_BY_OTHERS = {
 APPENDS = ["send", "batch"]
 OTHERS = ["wait", "callback", "flush", "statistics", "getters"]  # in Python, whichever core appends
 CORES = ["auto", "off"]
-MAKE_FUNCTIONS = {"callback", "send_rows"} if sys.version_info[:2] == (3, 13) else set[str]()
-"""A thread's start and an import make functions. Python 3.13 frees a function's code twice if there
-is no memory for the function, and may do anything afterwards. The other calls make no function."""
+BREAK_PYTHON = {
+    *(["callback"] if sys.version_info >= (3, 12) else []),
+    *(["send_rows"] if sys.version_info[:2] == (3, 13) else []),
+}
+"""Python from 3.12 on may damage its memory where it finds none to start a thread with. Python 3.13
+frees a function's code twice if there is no memory for the function, and an import makes some."""
 WEAK_CORES = ["weak auto", "weak off"]
 """On a machine that keeps no order: the native core looks at shared words, also for Python."""
 
@@ -211,8 +214,8 @@ def test_each_allocation_fails_in_turn(live: commitlog.Store, way: str, core: st
     has_core = importlib.util.find_spec("commitlog.native._core") is not None
     if core.startswith("weak") and not has_core:
         pytest.skip("there is no native core")
-    if way in MAKE_FUNCTIONS:
-        pytest.skip("Python 3.13 makes functions without memory")
+    if way in BREAK_PYTHON:
+        pytest.skip("this Python damages its memory where it finds none")
     _, ended_at = run(live, MESSAGES, way, core)
     is_python = core.endswith("off") or not has_core
     assert not ended_at or (way == "batch" and is_python)
@@ -233,8 +236,8 @@ def test_each_allocation_fails_in_turn_where_rows_are_sent(
     live: commitlog.Store, way: str, core: str, step: int
 ) -> None:
     """`rows_sent` is exact, and a row whose `append` has failed was not collected."""
-    if way in MAKE_FUNCTIONS:
-        pytest.skip("Python 3.13 makes functions without memory")
+    if way in BREAK_PYTHON:
+        pytest.skip("this Python damages its memory where it finds none")
     topic = f"{way}-{core}-{step}"
     live.create_topic(topic, "id BIGINT, name STRING")
     printed, ended_at = run(live, ROWS, topic, core, step)

@@ -32,7 +32,9 @@ def at_instruction(number: int, act: Callable[[], object], work: Callable[[], No
         nonlocal left
         if frame.f_code not in WITHOUT_LOCK:
             return None
-        frame.f_trace_opcodes = True
+        if not frame.f_trace_opcodes:
+            frame.f_trace_opcodes = True
+            sys.settrace(trace)  # Python 3.12 looks at the frames only then
         if event == "opcode":
             left -= 1
             if left == 0:
