@@ -25,7 +25,9 @@ def on_terminal(*words: object, typed: bytes = b"", exit_code: int = 0) -> list[
     """The lines of a command on a terminal of 80x24, on which somebody has `typed` in advance."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {
+        "TERM": "xterm"
+    }
     shown = bytearray()
     with subprocess.Popen(
         [sys.executable, "-m", "commitlog.cli", *map(str, words)], stdin=its, stdout=its, stderr=its, env=environment
