@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
@@ -473,6 +472,8 @@ class Reader(ColumnsReader):
 
     def _free(self) -> None:
         self._pieces.close()
+        nothing: Sequence[Sequence[Message]] = ()
+        self._pieces = (piece for piece in nothing)  # Python 3.12.3 keeps what a closed generator has
         if self._columns is not None:
             self._columns.close()
         if self._last_statistics is None:
@@ -488,9 +489,7 @@ class Reader(ColumnsReader):
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
