@@ -70,12 +70,10 @@ class Sockets:
 
     def _answer(self, stage: str, how: Callable[[WakeupSender], None]) -> None:
         """Makes this call, and calls that come meanwhile; or leaves it to another thread."""
-        calls, is_free = self._calls, True
+        calls = self._calls
         calls.append((stage, how))
-        while calls and is_free and not self._closed:
-            is_free = False
+        while calls and not self._closed:
             for _ in if_free(self._lock):
-                is_free = True
                 try:
                     with contextlib.suppress(IndexError):  # a handler or a finalizer in between takes calls, too
                         while not self._closed:
@@ -83,6 +81,9 @@ class Sockets:
                             call(self._bells[of])
                 finally:
                     self._lock.release()
+                break
+            else:
+                return
 
     def notices(self, lane: int) -> NoticeSubscriber | None:
         """Returns the notices about a lane; None if their socket can't be made, or is being made.
