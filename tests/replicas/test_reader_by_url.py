@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import commitlog
@@ -81,44 +83,49 @@ def _copied(scene: Scene) -> Iterator[Server]:
         yield server
 
 
-def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
-    """They were read, and are lost: DataLoss, and a new reader begins where all agree."""
+@contextmanager
+def _behind_a_loss(
+    scene: Scene, begin: Callable[[commitlog.Reader], None], **options: Any
+) -> Iterator[commitlog.Reader]:
+    """A reader that has begun at 60 messages. Then the copy took over with 50, and has 20 more."""
     with _copied(scene) as copy:
         with scene.open() as store:
             with scene.follower():
                 send(store, 0, 50)
                 await_copy(scene)
             with serving(scene.primary) as primary:
-                url = str(both(primary, copy))
                 send(store, 50, 60)
-                reader = commitlog.Reader(url, "orders", name="billing", follow=True)
-                assert len(list(islice(reader, 60))) == 60
+                reader = commitlog.Reader(str(both(primary, copy)), "orders", follow=True, **options)
+                begin(reader)
         promote(scene.copy)
         with scene.open(scene.copy, listen="") as store, reader:
             send(store, 100, 120)
-            with pytest.raises(DataLoss, match="50 to 59 of topic orders"):
-                next(reader)
+            yield reader
         forget_connection(both(primary, copy))
+
+
+def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
+    """They were read, and are lost: DataLoss, and a new reader begins where all agree."""
+
+    def begin(reader: commitlog.Reader) -> None:
+        assert len(list(islice(reader, 60))) == 60
+
+    lost = pytest.raises(DataLoss, match="50 to 59 of topic orders")
+    with _behind_a_loss(scene, begin, name="billing") as reader, lost:
+        next(reader)
 
 
 def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene) -> None:
-    with _copied(scene) as copy:
-        with scene.open() as store:
-            with scene.follower():
-                send(store, 0, 50)
-                await_copy(scene)
-            with serving(scene.primary) as primary:
-                send(store, 50, 60)
-                reader = commitlog.Reader(str(both(primary, copy)), "orders", follow=True)
-                batches, rows = reader.arrow_batches(["offset"]), 0
-                while rows < 60:
-                    rows += next(batches).num_rows
-        promote(scene.copy)
-        with scene.open(scene.copy, listen="") as store, reader:
-            send(store, 100, 120)
-            with pytest.raises(DataLoss, match="50 to 59 of topic orders"):
-                next(batches)
-        forget_connection(both(primary, copy))
+    batches: Iterator[pa.RecordBatch] = iter(())
+
+    def begin(reader: commitlog.Reader) -> None:
+        nonlocal batches
+        batches, rows = reader.arrow_batches(["offset"]), 0
+        while rows < 60:
+            rows += next(batches).num_rows
+
+    with _behind_a_loss(scene, begin), pytest.raises(DataLoss, match="50 to 59 of topic orders"):
+        next(batches)
 
 
 def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,23 +151,16 @@ def test_in_the_middle_of_what_the_copy_does_not_have(scene: Scene, monkeypatch:
     """
     for name in ("AHEAD_BYTES", "_FIRST_ROWS", "_PIECE_BYTES_LEAST", "_PIECE_BYTES_MOST"):
         monkeypatch.setattr(fetching, name, 1)
-    with _copied(scene) as copy:
-        with scene.open() as store:
-            with scene.follower():
-                send(store, 0, 50)
-                await_copy(scene)
-            with serving(scene.primary) as primary:
-                send(store, 50, 60)
-                reader = commitlog.Reader(str(both(primary, copy)), "orders", follow=True)
-                found = [int(message.value) for message in islice(reader, read)]
-        promote(scene.copy)
-        with scene.open(scene.copy, listen="") as store, reader:
-            send(store, 100, 120)
-            if read > 50:
-                with pytest.raises(DataLoss, match="of topic orders, lane 0 are lost"):
-                    found += [int(message.value) for message in islice(reader, 60)]
-                assert found == list(range(read))
-            else:
-                found += [int(message.value) for message in islice(reader, 70 - read)]
-                assert found == [*range(50), *range(100, 120)]
-        forget_connection(both(primary, copy))
+    found: list[int] = []
+
+    def begin(reader: commitlog.Reader) -> None:
+        found.extend(int(message.value) for message in islice(reader, read))
+
+    with _behind_a_loss(scene, begin) as reader:
+        if read > 50:
+            with pytest.raises(DataLoss, match="of topic orders, lane 0 are lost"):
+                found += [int(message.value) for message in islice(reader, 60)]
+            assert found == list(range(read))
+        else:
+            found += [int(message.value) for message in islice(reader, 70 - read)]
+            assert found == [*range(50), *range(100, 120)]
