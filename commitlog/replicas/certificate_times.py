@@ -10,7 +10,8 @@ from pathlib import Path
 
 from commitlog.disk.file_channel import DISK
 
-_FILE_BYTES_MAX = 16 << 20
+FILE_BYTES_MAX = 16 << 20
+"""A larger file holds no certificates or key."""
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _SHORT_TIME = 0x30, 0xA0, 0x17
 """Tags of DER: a sequence, the version of a certificate, and a time with two digits a year."""
@@ -20,7 +21,7 @@ _BEFORE_VALIDITY = 3
 
 def times_of_file(path: Path) -> list[tuple[datetime, datetime]]:
     """The begin and the end of each certificate in a file. Raises OSError, ValueError."""
-    text = DISK.read_named_file(path, _FILE_BYTES_MAX).decode("ascii", "replace")
+    text = DISK.read_named_file(path, FILE_BYTES_MAX).decode("ascii", "replace")
     return [times_of(each) for each in _PEM.findall(text)]
 
 

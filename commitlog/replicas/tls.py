@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.file_channel import DISK
 from commitlog.errors import ReplicationRefused
 from commitlog.quantities import address_of
-from commitlog.replicas.certificate_times import times_of, times_of_file
+from commitlog.replicas.certificate_times import FILE_BYTES_MAX, times_of, times_of_file
 
 GREETING_SECONDS = 10.0
 """How long the other side may take for connecting, the handshake and the greetings."""
@@ -35,18 +36,23 @@ class Credentials:
     def context(self, *, server_side: bool) -> ssl.SSLContext:
         """The settings of a connection. The files are read each time: they may be renewed.
 
-        Raises ReplicationRefused.
+        Raises ReplicationRefused, which names the file that can't be used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
+        file = self.authority
         try:
-            context.load_verify_locations(self.authority)
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            files = f"{self.certificate}, {self.key}, {self.authority}"
+            context.load_verify_locations(file)
+            file = self.certificate
+            if not times_of_file(file):
+                raise ValueError("it holds no certificate")
+            file = self.key
+            DISK.read_named_file(file, FILE_BYTES_MAX)  # OpenSSL does not say which of two files is not there
+            context.load_cert_chain(self.certificate, file, _no_password)
+        except (OSError, ValueError) as error:
             raise ReplicationRefused(
-                f"one of {files} can't be used: {error}; give a certificate, its key and the authority, all in PEM"
+                f"{file} can't be used: {error}; give a certificate, its key and the authority, all in PEM"
             ) from error
         return context
 
@@ -64,6 +70,11 @@ class Credentials:
             if whys and all(whys):
                 return f"{path} {whys[-1]}"
         return ""
+
+
+def _no_password() -> str:
+    """In place of a question on the terminal, which nobody would answer to a stage."""
+    raise ValueError("it has a password; give the key without it, in a file that only this user may read")
 
 
 def _untimely(begin: datetime, end: datetime, now_ms: int) -> str:

@@ -11,6 +11,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 import commitlog
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -56,6 +57,34 @@ def test_a_certificate_that_is_not_good_here_is_refused(scene: Scene) -> None:
                 bad.run()
             assert ("here.pem has expired: it was valid until 2" in str(refused.value)) == (wrong == "expired")
             assert not (scene.copy / "store.json").exists()
+
+
+@pytest.mark.parametrize("wrong", ["certificate", "key", "authority"])
+def test_the_file_that_is_no_good_is_named(scene: Scene, wrong: str) -> None:
+    """It is missing, or holds something else. A key may be another's, or have a password."""
+    certificate, key = scene.certificates.make("here")
+    files = {"certificate": certificate, "key": key, "authority": scene.certificates.authority}
+    files[wrong] = bad = scene.path / "bad.pem"
+    why = {
+        "": "No such file",
+        "junk": "PEM|no certificate|NO_CERTIFICATE",
+    }
+    if wrong == "key":
+        why[scene.certificates.make("there")[1].read_text()] = "KEY_VALUES_MISMATCH"
+        why[with_password(key)] = "it has a password"
+    for content, reason in why.items():
+        if content:
+            bad.write_text(content)
+        with pytest.raises(ReplicationRefused, match=rf"{bad} can't be used: .*({reason}).*all in PEM"):
+            Credentials(**files).context(server_side=False)
+
+
+def with_password(key: Path) -> str:
+    """The text of the same key with a password."""
+    locked = serialization.BestAvailableEncryption(b"secret")
+    made = serialization.load_pem_private_key(key.read_bytes(), None)
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    return made.private_bytes(*form, locked).decode()
 
 
 def test_a_store_with_a_foreign_certificate_is_not_followed(scene: Scene) -> None:
