@@ -50,11 +50,14 @@ class Place:
 
     @classmethod
     def of(cls, *, is_user: bool, root: Path) -> Place:
-        """That of this user, or that of the machine, whose files are below `root`."""
+        """That of this user, or that of the machine, whose files are below `root`.
+
+        Raises UnitRefused for a user without a home.
+        """
         if not is_user:
             return cls(root / "etc/systemd/system", root / "etc/commitlog", is_user)
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        return cls(home / "systemd/user", home / "commitlog", is_user)
+        own = Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config")
+        return cls(own / "systemd/user", own / "commitlog", is_user)
 
     def adapted(self, text: str, command: str) -> str:
         """A unit of `configs/` as it runs here."""
@@ -119,11 +122,20 @@ def systemd(
         said = list(_write(units, own))
         if is_user:
             for directory in ("commitlog", "commitlog-backups"):
-                (Path.home() / ".local/share" / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+                (_home() / ".local/share" / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         way = "check that this user may write there" if is_user else "run it as root, or with --user for yourself"
         raise UnitRefused(f"{error.filename}: {error.strerror}; {way}") from error
     print_lines([*said, "next:", *(ForShell(f"    {line}") for line in _next(name, is_user=is_user))])
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise UnitRefused(
+            "this user has no home directory, where its units belong: set HOME, or give --system"
+        ) from error
 
 
 def _command(*, must_be_seen: bool) -> str:

@@ -10,6 +10,7 @@ whole, or another machine, has none that is newer.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -54,8 +55,10 @@ class CopyWitness:
 
 
 def witness_file(store_id: str, name: str) -> Path:
-    """Where the witness of a copy is."""
+    """Where the witness of a copy is. Raises NotADirectoryError for a user without a home."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    if home.startswith("~"):
+        raise NotADirectoryError(errno.ENOTDIR, "this user has no home; set XDG_STATE_HOME", home)
     return Path(home, "commitlog", "copies", f"{store_id}-{name}.json")
 
 

@@ -52,11 +52,11 @@ def hear_at_promotion(directory: StoreDirectory, facts: StoreFacts, mark: Replic
 
     It reports whom it has asked, and how old that is: the witness may be old, too.
     """
-    file = witness_file(facts.id, mark.name)
     try:
+        file = witness_file(facts.id, mark.name)
         witness = load_witness(directory, facts, mark.name)
-    except FileNotFoundError:
-        why = f"{file} is not there"
+    except FileNotFoundError as error:
+        why = f"{error.filename} is not there"
     except (DamagedFile, OSError) as error:
         why = str(error)
     else:

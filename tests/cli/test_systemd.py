@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from zlib import crc32
 
 import pytest
 
+from commitlog.cli.systemd import systemd
+from commitlog.errors import UnitRefused
 from tests.command_line import run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -99,6 +102,15 @@ def test_a_user_gets_units_without_what_only_the_machine_may_do(
     assert "\nNoNewPrivileges=yes\n" in (units / "commitlog@.service").read_text()
     assert (tmp_path / "config/commitlog/events.env").exists()
     assert (tmp_path / ".local/share/commitlog").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number without a name, as some containers run with."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(UnitRefused, match="no home directory, where its units belong: set HOME, or give --system"):
+        systemd("install", "events", user=True)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import shutil
 from pathlib import Path
@@ -98,6 +99,18 @@ def test_a_copy_without_a_place_for_its_witness_follows(scene: Scene, monkeypatc
         wait_until(
             lambda: "`commitlog promote` can't say what it lacks" in " ".join(command.said().split()), "it says so"
         )
+
+
+def test_a_user_without_a_home_promotes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said that there is no witness, and what to set for the next time."""
+    scene.copied(fill)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    said: list[str] = []
+    assert not promote(scene.copy, said.append).lacks
+    assert "this user has no home; set XDG_STATE_HOME" in said[0]
+    assert not Path("~").exists()
 
 
 def test_what_was_acknowledged_is_told_where_the_old_primary_comes_back(scene: Scene) -> None:
