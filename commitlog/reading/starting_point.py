@@ -142,16 +142,14 @@ def offsets_by_queue(value: Mapping[str, object], smallest: int = EARLIEST_OFFSE
     for topic, lanes in value.items():
         check_topic(topic)
         if not isinstance(lanes, Mapping):
-            raise BadStart(f"start of topic {topic}: {str(lanes)[:80]} is not a mapping; {_SHAPE}")
+            raise BadStart(f"topic {topic}: {str(lanes)[:80]} is not a mapping; {_SHAPE}")
         queue = found[topic] = {}
         for lane, number in lanes.items():
             is_lane = re.fullmatch(r"[0-9]{1,10}", str(lane)) and not isinstance(lane, bool)
             if not is_lane or type(number) is not int or not smallest <= number < _NUMBER_END:
-                raise BadStart(
-                    f"start of topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is not an offset; {_SHAPE}"
-                )
+                raise BadStart(f"topic {topic}: {str(lane)[:40]}: {str(number)[:40]} is not an offset; {_SHAPE}")
             if int(lane) in queue:
-                raise BadStart(f"start of topic {topic}: lane {int(lane)} is named twice; {_SHAPE}")
+                raise BadStart(f"topic {topic}: lane {int(lane)} is named twice; {_SHAPE}")
             queue[int(lane)] = number
     return found
 
@@ -182,7 +180,7 @@ def parse_start(
             time = time if time.tzinfo else time.replace(tzinfo=zone())
             return Start("time", max(int(time.timestamp() * 1000), 0))
     also = " or an offset such as 42" if offsets else ' or JSON such as {"orders": {"0": 42, "1": -2}}'
-    raise BadStart(f"{text!r} is not a start; give {ALLOWED},{also}")
+    raise BadStart(f"{text!r} is no place in a topic; give {ALLOWED},{also}")
 
 
 def resolve(start: Start, first: int, end: int, find_by_time: Callable[[int], int | None], *, where: str = "") -> int:

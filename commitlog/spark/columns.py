@@ -28,9 +28,11 @@ def schema_of(names: Iterable[str]) -> StructType:
 
 
 def check_given(schema: StructType, options: SourceOptions) -> None:
-    """Raises OptionError if a user gave both a schema and option `columns`, and they differ."""
+    """Raises OptionError if a user gave a schema, and an option that names other columns."""
     if "columns" in options.given and tuple(schema.names) != options.columns:
         raise OptionError("option columns: give either it or .schema(...), not both")
+    if "headers" in options.columns and "headers" not in schema.names:
+        raise OptionError("option includeHeaders: the schema that you gave has no column headers; add it there")
 
 
 def check_schema(schema: StructType) -> None:

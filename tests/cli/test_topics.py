@@ -185,7 +185,7 @@ def test_trim_and_delete(tmp_path: Path) -> None:
         (("--trim", "orders", "--before", '{"0": '), b"is not JSON"),
         (("--trim", "orders", "--before", '{"0": 1, "0": 5}'), b"'0' is named twice"),
         (("--trim", "orders", "--before", "9999-01-01"), b"'9999-01-01' is in the future"),
-        (("--trim", "orders", "--before", "soon"), b"'soon' is not a start; give earliest, latest"),
+        (("--trim", "orders", "--before", "soon"), b"'soon' is no place in a topic; give earliest, latest"),
         (("--trim", "orders"), b"--trim TOPIC and --before TO go together"),
         (("--before", "latest"), b"--trim TOPIC and --before TO go together"),
         (("--trim", "a", "--before", "latest", "--delete", "a"), b"give one of --create, --trim and --delete"),

@@ -291,7 +291,7 @@ def test_seek_moves_a_reader(named: HandMadeStore, to: str, offsets: dict[int, i
     ("name", "to", "error", "text"),
     [
         ("biling", "earliest", ReaderError, "no reader 'biling'; there are billing"),
-        ("billing", "whenever", BadStart, "is not a start"),
+        ("billing", "whenever", BadStart, "is no place in a topic"),
         ("billing", "101", OffsetOutOfRange, "outside"),
         ("billing", '{"orders": {"0": 101}}', OffsetOutOfRange, "outside"),
         ("billing", '{"orders": {"5": 1}}', OffsetOutOfRange, "no messages, or is not read"),

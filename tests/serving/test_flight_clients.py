@@ -174,7 +174,7 @@ def test_wrong_descriptors(store: HandMadeStore, client: flight.FlightClient) ->
         (asking(store, subscribe="values", values="json", schema="_offset STRING"), "'_offset' is BIGINT"),
         (asking(store, subscribe="values", values="json", schema="x " + "ARRAY<" * 9000), "nested too deep"),
         (asking(store, assign="[" * 90_000), "option assign"),
-        (asking(store, subscribe="values", startingOffsets="99"), "is not a start"),
+        (asking(store, subscribe="values", startingOffsets="99"), "is no place in a topic"),
         (asking(store, subscribe="values", startingOffsets='{"values": {"0": 99, "1": 0}}'), "beyond its end, 6"),
     ]
     for descriptor, reason in wrong:
