@@ -39,7 +39,9 @@ def make_pool(directory: StoreDirectory, facts: StoreFacts) -> tuple[ControlRegi
     except (RegionError, OSError) as error:
         if isinstance(error, OSError) and is_refusal(error):
             raise refusal(error, pool, "making the store's pool") from error
-        raise UnsafePath(f"{pool}: the pool can't be made: {error}") from error
+        raise UnsafePath(
+            f"{pool}: the pool can't be made: {error}; set COMMITLOG_SHM_DIR to a directory where this user may make one"
+        ) from error
     return control, PoolPlace(str(pool), os.stat(pool).st_dev, boot_id(), os.geteuid())
 
 
