@@ -42,7 +42,7 @@ from commitlog.reading.log_walk import Step
 from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.readable_log import ReadableLog, RetentionWasQuicker
-from commitlog.reading.view import LaneLimits, LogView
+from commitlog.reading.view import LaneLimits, LogView, PoolKey
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import segment_start
 
@@ -86,8 +86,8 @@ class LaneIndex:
         self._walked_to = -1
         self._indexed_to = 0
         self._read_to = 0
-        self._pool: tuple[str, int] | None = None
-        """The pool of the last look that met one."""
+        self._pool: PoolKey | None = None
+        """The pool that had what was read, as long as it may not all be flushed."""
         self._trusts_queues = True
         self._has_told_of_nothing = False
         self._hole_end = 0  # end of the last hole that was walked past
@@ -133,16 +133,16 @@ class LaneIndex:
 
         Another pool begins with what is flushed. New messages get the offsets of those lost.
         """
-        control = self.view.control
-        pool = None if control is None else (str(control.region.path), control.region.inode)
-        known, self._pool = self._pool, pool or self._pool
-        reached = max(self.limit, self._read_to)
-        if None in (known, pool) or known == pool or self.view.known_end(self.lane) >= reached:
+        known, pool, reached = self._pool, self.view.pool_key, max(self.limit, self._read_to)
+        kept = reached if known in (None, pool) else self.view.kept_of(known, self.lane)
+        if kept is None:  # the next start will tell
             return
-        raise DataLoss(
-            f"{self.view.path}: lane {self.lane} was read up to offset {reached:,} of its log before all of that was "
-            f"flushed, and what is behind {self.view.known_end(self.lane):,} was lost with its shared memory: start again"
-        )
+        self._pool = pool
+        if kept < reached:
+            raise DataLoss(
+                f"{self.view.path}: lane {self.lane} was read up to offset {reached:,} of its log before all of that was "
+                f"flushed, and what is behind {kept:,} was lost with its shared memory: start again"
+            )
 
     def _look(self, limits: LaneLimits) -> bool:
         while True:

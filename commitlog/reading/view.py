@@ -42,6 +42,10 @@ POSITION_WORDS: dict[str, int] = {"flushed": Lane.FLUSHED, "committed": Lane.COM
 """How far a log is read → the word of a lane that says how far that is."""
 
 
+PoolKey = tuple[str, int]
+"""The path and the inode of a pool's control region: another pool has others."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
     """Positions of one lane (offsets of its log): first ≤ dispatched ≤ flushed ≤ committed.
@@ -105,6 +109,10 @@ class LogView(Protocol):
         """The directory of the pool, if there is one."""
 
     @property
+    def pool_key(self) -> PoolKey | None:
+        """What tells the pool from any other one."""
+
+    @property
     def one_log(self) -> bool:
         """Whether all lanes are queue ids of one log of RocketMQ's own: see RocketMQView."""
 
@@ -124,8 +132,11 @@ class LogView(Protocol):
     def limits(self, lane: int) -> LaneLimits:
         """The lane's positions now."""
 
-    def known_end(self, lane: int) -> int:
-        """Up to where the lane was flushed at the last stop, or when the pool was made."""
+    def kept_of(self, pool: PoolKey, lane: int) -> int | None:
+        """Up to where a lane's log is surely as it was in a pool that this view has seen.
+
+        None as long as nobody has started the store since that pool was lost.
+        """
 
     def left_in_memory(self, isolation: str) -> list[int]:
         """Lanes with accepted bytes that can't be read before somebody runs the store."""
@@ -204,8 +215,11 @@ class StoreView:
         self.directory = StoreDirectory(path, channel)
         self.path, self.channel = self.directory.path, channel
         self.control: ControlRegion | None = None
+        self.pool_key: PoolKey | None = None
         self._known_lanes: set[int] = set()
         """Lanes of a pool whose directories were looked at."""
+        self._gone_pools: dict[PoolKey, tuple[int, list[int]]] = {}
+        """Pools that were seen and are gone: the generation, and how far each lane was flushed."""
         self._load()
 
     def _load(self) -> None:
@@ -219,8 +233,9 @@ class StoreView:
             place = _place(self.path)
             self.facts = self.directory.load()
         self.identity: tuple[object, ...] = self.facts.id, place
-        self.control = attach_control(self.directory, self.facts)
-        self._stamp = stamp
+        control = attach_control(self.directory, self.facts)
+        self.pool_key = None if control is None else (str(control.region.path), control.region.inode)
+        self.control, self._stamp = control, stamp
 
     @property
     def store_id(self) -> str:
@@ -260,8 +275,15 @@ class StoreView:
         If nothing has changed, it takes a few microseconds.
         """
         if self.directory.file_stamp() != self._stamp or (self.control and self.control.region.is_unlinked()):
+            self._note_gone_pool()
             self.close()
             self._load()
+
+    def _note_gone_pool(self) -> None:
+        control = self.control
+        if control is not None and self.pool_key is not None:
+            flushed = [observe(control.row(lane), Lane.FLUSHED) for lane in range(LANE_ROWS)]
+            self._gone_pools[self.pool_key] = control.generation, flushed
 
     def lanes(self) -> list[int]:
         known = {*self.directory.lane_numbers(), *self.facts.lanes}
@@ -297,8 +319,19 @@ class StoreView:
             lane, found.first_where, found.dispatched_where, flushed, flushed, found.entries, found.drained
         )
 
-    def known_end(self, lane: int) -> int:
-        return self.facts.lanes.get(lane, 0)
+    def kept_of(self, pool: PoolKey, lane: int) -> int | None:
+        """Up to where a lane's log is surely as it was in a pool that this view has seen.
+
+        That is what was flushed there. If one start has followed, and still runs, it is what that
+        start has found in files, too.
+        """
+        named = self.facts.pool
+        if self.control is None and named is not None and named.directory == str(Path(pool[0]).parent):
+            return None
+        generation, flushed = self._gone_pools.get(pool, (0, None))
+        kept = flushed[lane] if flushed else 0
+        is_next = self.control is not None and self.facts.generation <= generation + 1
+        return max(kept, self.facts.lanes.get(lane, 0)) if is_next else kept
 
     def left_in_memory(self, isolation: str) -> list[int]:
         if self.control is None:
@@ -334,7 +367,7 @@ class StoreView:
         )
 
     def close(self) -> None:
-        control, self.control = self.control, None  # a reader may be closed by two threads
+        control, self.control, self.pool_key = self.control, None, None  # a reader may be closed by two threads
         if control is not None:
             control.close()
 
@@ -347,7 +380,7 @@ class RocketMQView:
     say which messages may be read, and the log is never walked. Raises StoreNotFound.
     """
 
-    live, one_log, is_replica, store_id, pool = False, True, False, "", None
+    live, one_log, is_replica, store_id, pool, pool_key = False, True, False, "", None, None
     control: ControlRegion | None = None
     epoch, epochs = 0, ()
 
@@ -370,8 +403,8 @@ class RocketMQView:
         directories = queue_directories(self.path / "consumequeue", self.channel)
         return sorted({int(path.name) for path in directories if str(int(path.name)) == path.name})
 
-    def known_end(self, lane: int) -> int:
-        return 0
+    def kept_of(self, pool: PoolKey, lane: int) -> int | None:
+        return None
 
     def left_in_memory(self, isolation: str) -> list[int]:
         return []
