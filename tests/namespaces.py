@@ -19,7 +19,7 @@ import pytest
 from tests.children import in_child
 
 CLONE_NEWTIME, CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x80, 0x20000, 0x4000000, 0x10000000
-MS_REC, MS_PRIVATE = 0x4000, 0x40000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -33,10 +33,29 @@ def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
     The tmpfs ends with the child.
     """
 
+    def act() -> None:
+        _call("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
+        action()
+
+    _with_own_mounts(act)
+
+
+def started_again(directory: Path, action: Callable[[], None]) -> None:
+    """Runs the action in a child where the machine was started again, as its boot id says."""
+    boot_id = directory / "boot_id"
+    boot_id.write_text("00000000-0000-4000-8000-000000000000\n")
+
+    def act() -> None:
+        _call("mount", os.fsencode(boot_id), b"/proc/sys/kernel/random/boot_id", None, MS_BIND, None)
+        action()
+
+    _with_own_mounts(act)
+
+
+def _with_own_mounts(action: Callable[[], None]) -> None:
     def act(as_root: bool) -> None:
         _unshare(CLONE_NEWNS, as_root)
         _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)  # so that nobody else sees the next mount
-        _call("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
         action()
 
     _try(act)

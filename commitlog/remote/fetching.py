@@ -360,7 +360,11 @@ class Fetching:
         if index.epoch != self._epoch:
             self._check_epoch(index)
         elif index.identity != self._identity and len(index.address.hosts) == 1:
-            raise DataLoss(f"{self._path} is a restored copy of the store that was read: make a new reader")
+            is_committed = self._options.isolation == "committed"
+            booted = (
+                ", or its machine was started again, and may have lost what was not flushed" if is_committed else ""
+            )
+            raise DataLoss(f"{self._path} is a restored copy of the store that was read{booted}: make a new reader")
         self._identity = index.identity
 
     def _check_epoch(self, index: RemoteIndex) -> None:

@@ -79,6 +79,8 @@ def _look(
     with store.index(request.isolation) as (index, version):
         pool = index.pool
         warning = index.warning and damage_as_seen(index.warning, store, access)
+        # a boot may lose what is committed and not flushed: then other messages get its offsets
+        identity = index.identity if request.isolation == "flushed" else (*index.identity, store.boot_id)
         facts = requests.Looked(
             request.seen,
             index.store_id,
@@ -87,7 +89,7 @@ def _look(
             ports,
             epoch=index.epoch,
             warning=warning,
-            identity=blake2b(repr(index.identity).encode(), digest_size=8).hexdigest(),
+            identity=blake2b(repr(identity).encode(), digest_size=8).hexdigest(),
         )
         if version == seen_version:
             return facts, pool

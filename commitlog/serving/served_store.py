@@ -13,7 +13,7 @@ from typing import TypeVar, get_args
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Isolation
 from commitlog.disk.replica_mark import refuse_replica
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory, boot_id
 from commitlog.errors import (
     AccessDenied,
     CommitLogError,
@@ -60,6 +60,7 @@ class ServedStore:
         self._locks = {(isolation, reads): threading.Lock() for isolation in _ISOLATIONS for reads in (False, True)}
         self._indexes: dict[tuple[str, bool], tuple[LocalIndex, str]] = {}
         self.notices = FlushNotices(self._version)
+        self.boot_id = boot_id()
         self._run = secrets.token_hex(4)
         self._looks = 0
         self._leases: dict[str, _Lease] = {}

@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -42,6 +43,7 @@ from commitlog.serving.access import Access, add_token, remove_token
 from commitlog.serving.server_processes import Server
 from tests.builders.hand_made import V6, HandMadeStore, small_store
 from tests.builders.vector_store import load
+from tests.namespaces import started_again
 from tests.served import by_url, forget_connection, place_of
 from tests.serving.asking import address_of, kill_process, server_of, url_of_store
 from tests.waiting import wait_until
@@ -391,6 +393,32 @@ def test_a_store_that_is_replaced(tmp_path: Path, server: Server, is_restored: b
 
 
 # ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ["flushed", "committed"])
+def test_a_machine_that_was_started_again(tmp_path: Path, isolation: Any) -> None:
+    """What was committed may be lost then, and new messages have its offsets: nobody could tell."""
+    store = small_store(tmp_path / "store").path
+    with server_of([store]) as before:
+        reader = Reader(url := url_of_store(before), "orders", isolation=isolation, follow=True)
+        assert len(list(islice(reader, 200))) == 200
+
+    def serve() -> None:
+        with server_of([store], listen=f"127.0.0.1:{before.ports[0]}"):
+            wait_until((tmp_path / "done").exists, "the reader has read")
+
+    with ThreadPoolExecutor() as threads, closing(reader):
+        machine = threads.submit(started_again, tmp_path, serve)
+        try:
+            if isolation == "flushed":
+                assert commitlog.read(url, "orders").count() == 200  # it is there
+                assert reader.poll(1) is None
+            else:
+                with pytest.raises(DataLoss, match="its machine was started again"):
+                    reader.poll(60)
+        finally:
+            (tmp_path / "done").touch()
+            machine.result()
 
 
 def test_what_is_refused(tmp_path: Path, served_base: str) -> None:
