@@ -19,7 +19,7 @@ from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import holder_of, is_leased, is_pool_held, is_running
-from commitlog.disk.replica_mark import check_changeable
+from commitlog.disk.replica_mark import check_runnable
 from commitlog.disk.store_directory import StoreDirectory, store_killed, store_moved
 from commitlog.errors import (
     NoFreeLane,
@@ -73,7 +73,7 @@ class Attachment:
             occupy_standard_descriptors()
             self.facts = self.directory.load()
             self.directory.check_owner()
-            check_changeable(self.directory)
+            check_runnable(self.directory)
             self.config = Config.from_json(self.facts.config)
             self.control = control = self._attach()
         except OSError as error:

@@ -55,7 +55,7 @@ def trim(
     long as this command does.
     """
     from commitlog.disk.replica_mark import changing, check_changeable
-    from commitlog.disk.store_directory import StoreDirectory, refuse_backup
+    from commitlog.disk.store_directory import StoreDirectory
     from commitlog.disk.trim_request import TrimRequest
     from commitlog.reading.view import StoreView
 
@@ -66,7 +66,6 @@ def trim(
     facts = directory.load()
     directory.check_owner()
     check_changeable(directory)  # before it asks
-    refuse_backup(directory)
     request = TrimRequest(facts.id, before_ms, keep_bytes, force)
     if not yes:
         if not _would_take(directory, request):

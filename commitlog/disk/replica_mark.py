@@ -16,7 +16,7 @@ from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.epochs import number_below
 from commitlog.disk.locks import file_locked
 from commitlog.disk.replica_files import behind_since
-from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.store_directory import StoreDirectory, is_backup
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
 from commitlog.lines import for_shell
 
@@ -109,11 +109,31 @@ def refuse_replica(directory: StoreDirectory) -> None:
         )
 
 
-def check_changeable(directory: StoreDirectory) -> None:
+def refuse_copy(directory: StoreDirectory) -> None:
+    """Raises StoreRefused for a replica and for a backup: what makes a copy would undo a change."""
+    refuse_replica(directory)
+    _refuse_backup(directory)
+
+
+def _refuse_backup(directory: StoreDirectory) -> None:
+    if is_backup(directory):
+        raise StoreRefused(
+            f"{directory.path} is a backup, and the next `commitlog backup` to it would undo this: read it without a name, "
+            f"do this in the store itself, or make this one a store with `commitlog run {for_shell(directory.path)} --yes`"
+        )
+
+
+def check_runnable(directory: StoreDirectory) -> None:
     """Raises StoreRefused for a replica, and StoreSuperseded for a store that was superseded."""
     refuse_replica(directory)
     if directory.superseded_file.exists():
         raise superseded(directory)
+
+
+def check_changeable(directory: StoreDirectory) -> None:
+    """Raises what `check_runnable` raises, and StoreRefused for a backup."""
+    check_runnable(directory)
+    _refuse_backup(directory)
 
 
 @contextmanager

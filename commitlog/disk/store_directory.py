@@ -456,16 +456,20 @@ def store_killed(path: Path | str) -> str:
     return f"it was killed, or its machine went down: `commitlog run {for_shell(path)}` continues it"
 
 
+def is_backup(directory: StoreDirectory) -> bool:
+    """Whether there is a backup that was never started. False where `store.json` can't be read."""
+    try:
+        return directory.load().is_backup
+    except CommitLogError:
+        return False
+
+
 def refuse_backup(directory: StoreDirectory) -> None:
     """Raises StoreRefused for a backup that was never started, for who would start it on the way.
 
     Nothing is said of a path that has no store, or a damaged one: a start does.
     """
-    try:
-        is_backup = directory.load().is_backup
-    except CommitLogError:
-        return
-    if is_backup:
+    if is_backup(directory):
         raise StoreRefused(
             f"{directory.path} is a backup: {BACKUP_STARTS}. Copy it with `commitlog backup {for_shell(directory.path)} "
             f"DEST` and use the copy, or start it with `commitlog run {for_shell(directory.path)} --yes`"

@@ -18,7 +18,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.disk.epochs import epochs_from_json, epochs_to_json, next_epoch
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.disk.replica_mark import check_changeable, mark_superseded, superseded
+from commitlog.disk.replica_mark import check_runnable, mark_superseded, superseded
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, new_store_id
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused
 from commitlog.opening.pool_sizing import check_lane_fits, choose_segment_bytes
@@ -129,7 +129,7 @@ class StoreOpening:
             facts = self.directory.load()
             self.directory.check_owner()
             if not self.only_drains:
-                check_changeable(self.directory)
+                check_runnable(self.directory)
             check_lane_fits(facts.segment_bytes, self._config.store.buffers_per_lane)
             return facts
         except StoreNotFound:
@@ -164,7 +164,7 @@ class StoreOpening:
         try:
             facts = self.directory.load()
             if not self.only_drains:
-                check_changeable(self.directory)  # `rejoin` may have had the lock meanwhile
+                check_runnable(self.directory)  # `rejoin` may have had the lock meanwhile
                 self._drop_stale_mark()
         except StoreNotFound:
             # a parent that may not be opened is somebody else's: they made our directory

@@ -18,6 +18,7 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused, ReadingWarning, StoreRefused, StoreRunning
 from commitlog.inspecting.verify import verify_store
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.topic_trim import carry_out, parse_before, plan_deletion, plan_trim
 from commitlog.reading.view import StoreView
@@ -154,8 +155,7 @@ def test_readers_and_schemas_are_copied(store: HandMadeStore, dest: Path) -> Non
     (store.directory.readers_directory / "gone.json").unlink()
     commitlog.backup(store.path, dest)
     assert DISK.list(there.readers_directory) == ["billing.json"]
-    with commitlog.Reader(dest, topic="orders", name="billing") as reader:
-        assert len(list(reader)) == 199
+    assert sum(NamedReaders(there).load("billing").offsets["orders"].values()) == 1
 
 
 def test_what_was_trimmed_or_deleted_stays_so(store: HandMadeStore, dest: Path) -> None:

@@ -62,7 +62,6 @@ def test_a_backup_is_not_started_by_mistake(tmp_path: Path) -> None:
     for words in (
         ("run", "backup"),
         ("produce", "backup", "orders"),
-        ("trim", "backup", "--keep-bytes", "1GB", "--yes"),
         ("ingest", "--store", "backup", "--seconds", "1"),
     ):
         done = run(*words, directory=tmp_path)
