@@ -6,6 +6,7 @@ It removes the pool of a store that is gone already.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +52,7 @@ def destroy(
         )
     facts = directory.load()
     directory.check_owner()
+    place = os.stat(directory.path)
     with contextlib.ExitStack() as locks:
         control = attach_control(directory, facts)
         if control is not None:
@@ -58,6 +60,8 @@ def destroy(
         _take_locks(directory, control.region.path if control else None, locks)  # held during the question, to the end
         if not yes:
             confirm(f"Remove {directory.path} and every message in it?")
+            if not (directory.path.exists() and os.path.samestat(place, os.stat(directory.path))):
+                raise StoreRefused(f"{directory.path} was moved or replaced during the question: nothing is removed")
         if control is not None:
             remove_pool(control.region.path.parent)
         DISK.unlink(directory.file)  # first: an interrupted removal leaves no store
@@ -97,6 +101,8 @@ def _remove_stray(pool: StrayPool, yes: bool) -> None:
 
     Raises StoreRefused if messages would be lost and, because of `--yes`, the user is not asked.
     """
+    from commitlog.opening.stray_pools import stray_pools
+
     if pool.unflushed and yes:
         raise StoreRefused(
             f"{pool.directory}: {pool.unflushed:,} bytes in it were accepted and never written to disk. If the store was "
@@ -104,5 +110,7 @@ def _remove_stray(pool: StrayPool, yes: bool) -> None:
         )
     if not yes:
         confirm(f"{pool}. Remove it?")
+        if pool not in stray_pools():
+            raise StoreRefused(f"{pool.directory}: its store was put back or started during the question: it stays")
     pool.remove()
     typer.echo(f"removed {pool.directory}")

@@ -207,14 +207,21 @@ def _trim(store: Path, topic: str, before: str, *, force: bool, yes: bool) -> No
     starts = parse_before(topic, before)
     view = StoreView(store)
     with current_index(view) as index:
-        plan = plan_trim(index, topic, starts)
-        if not force:
-            check_readers(index, plan)
+
+        def checked() -> Trim:
+            plan = plan_trim(index, topic, starts)
+            if not force:
+                check_readers(index, plan)
+            return plan
+
+        plan = checked()
         if not yes and plan.messages:
             print_lines(
                 [f"{topic}: {shown_facts(facts_below(index, topic, plan.before))} would go; {plan.kept:,} stay"]
             )
             confirm("Trim them?")
+            index.refresh()  # a backup may have been restored meanwhile, or a named reader may have come
+            plan = checked()
         if plan.messages:
             carry_out(view, plan)
     print_lines([f"trimmed {counted(plan.messages, 'message')} of {topic}, kept {plan.kept:,}; {_LATER}"])
