@@ -32,9 +32,9 @@ def at_instruction(number: int, act: Callable[[], object], work: Callable[[], No
         nonlocal left
         if frame.f_code not in WITHOUT_LOCK:
             return None
-        if not frame.f_trace_opcodes:
-            frame.f_trace_opcodes = True
-            sys.settrace(trace)  # Python 3.12 looks at the frames only then
+        frame.f_trace_opcodes = True  # each time: Python 3.13 takes it only once the frame is traced
+        if event == "call" and sys.version_info[:2] == (3, 12):
+            sys.settrace(trace)  # it looks at the frames only then
         if event == "opcode":
             left -= 1
             if left == 0:
