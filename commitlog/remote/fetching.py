@@ -144,11 +144,16 @@ class Fetching:
             self._changed.wait_for(lambda: self._pieces or self._error or self._is_done or self._is_ended, seconds)
 
     def go_on(self) -> None:
-        """Looks at damage again, if that is where reading has stopped."""
+        """Looks at damage again, if that is where reading has stopped.
+
+        Raises what has ended the looking, where nobody asks for messages and so hears of it.
+        """
         with self._changed:
             if isinstance(self._error, CorruptRecord | DamagedFile) and not self._pieces:
                 self._error = None
                 self._changed.notify_all()
+            elif self._error is not None and not self._reads:
+                raise self._error.with_traceback(None)
 
     def follow(self) -> None:
         """Keeps the index up to date, although nobody asks for messages."""

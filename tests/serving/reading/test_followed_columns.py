@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from commitlog import Reader
+from commitlog.errors import ServerUnavailable
 from commitlog.remote import fetching
 from tests.builders.hand_made import small_store
-from tests.served import by_url, place_of
+from tests.served import by_url, forget_connection, place_of
+from tests.serving.asking import address_of, server_of
 
 
 def test_new_rows_after_many_old_ones(
@@ -33,3 +35,17 @@ def test_new_rows_after_many_old_ones(
         store.lane(1).append("orders", b"a message")
         store.publish()
         assert next(reader).value == b"a message"
+
+
+def test_the_server_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader does not wait for rows for ever: nothing would look for them any more."""
+    monkeypatch.setattr(fetching, "PATIENCE_SECONDS", 0.1)
+    made = small_store(tmp_path / "store")
+    with server_of([made.path]) as server:
+        reader = Reader(str(address_of(server)), "orders", follow=True)
+        batches, rows = reader.arrow_batches(["offset"]), 0
+        while rows < 200:
+            rows += next(batches).num_rows
+    with reader, pytest.raises(ServerUnavailable):
+        next(batches)
+    forget_connection(address_of(server))
