@@ -150,6 +150,7 @@ class Reader(ColumnsReader):
         self._lock = threading.Lock()
         """Held by what reads, and by what frees."""
         self._columns: Generator[object, None, None] | None = None
+        self._behind = None
         self._closed, self._failure = False, ""
         self._held: Exception | None = None
         """An error that is raised at the next call, because a batch was given out before it."""
@@ -177,7 +178,7 @@ class Reader(ColumnsReader):
         """Looks at the store for the first time."""
         self._source.look()
         if self._position is not None:
-            starts = self._position.begin(self._source.index, starts, fail_on_data_loss=fail_on_data_loss)
+            starts = self._position.begin(self._source, starts, fail_on_data_loss=fail_on_data_loss)
         else:
             check_named(starts, read_queues(self._source.index, self.topics))
         self._given.begin(self._source.begin(starts))

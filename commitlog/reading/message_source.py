@@ -94,7 +94,18 @@ class KeptPosition(Protocol):
         """Gives the name back. A second call does nothing, and none does so in a forked child."""
 
 
-class MessageSource(Protocol):
+class GivesRows(Protocol):
+    """What gives out messages, or rows of them."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the store that all messages are of that were given out.
+
+        It moves only after it was found out that the store still has them.
+        """
+
+
+class MessageSource(GivesRows, Protocol):
     """The messages that a reader wants. One thread at a time reads."""
 
     @property

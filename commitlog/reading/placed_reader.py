@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from commitlog.clock import Clock
 from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, ReaderError
@@ -13,11 +13,18 @@ from commitlog.message import Message
 from commitlog.notebook import html_table, shortened
 from commitlog.reading.given_places import GivenPlaces, Places
 from commitlog.reading.hand import Hand
-from commitlog.reading.message_source import MessageSource
+from commitlog.reading.message_source import GivesRows, MessageSource
 from commitlog.reading.reader_position import ReaderPosition, by_topic, check_named, read_queues
 from commitlog.reading.starting_point import EARLIEST, Offsets, QueueStarts, parse_starts, resolve
 
 _Read = TypeVar("_Read")
+
+
+class RowsGiven(GivesRows, Protocol):
+    """What has given out rows as columns."""
+
+    def check_read(self, places: Places) -> None:
+        """Raises DataLoss if the store has lost messages before these places meanwhile."""
 
 
 class PlacedReader:
@@ -35,6 +42,8 @@ class PlacedReader:
     _is_at_end: bool
     _is_torn: bool
     _columns: Generator[object, None, None] | None
+    _behind: RowsGiven | None
+    """What has given out rows, if these came last."""
     _closed: bool
     _failure: str
 
@@ -178,6 +187,8 @@ class PlacedReader:
         """Begins anew at other places. What is in hand is dropped."""
         self._is_torn = True  # until it is there, it is where it was: see `Reader._take_piece`
         begun = self._source.begin(starts)
+        if self._behind is not None:
+            self._behind.check_read(self._places())
         places = self._first_places() | begun
         self._pieces.close()
         self._given.begin(self._given.places(*self._hand.taken))
@@ -185,8 +196,10 @@ class PlacedReader:
         self._held, self._is_at_end = None, False
         self._pieces = self._read(refresh=self.follow)  # messages that came since are given out too
         self._given.begin(begun)
+        self._behind = None
         if self._position is not None:
             self._position.move(places)
+            self._position.given_by = self._source
         self._is_torn = False
 
     def __repr__(self) -> str:

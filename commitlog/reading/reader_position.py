@@ -46,7 +46,7 @@ from commitlog.errors import (
 from commitlog.lines import for_shell
 from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.message_source import KeptPosition, QueuesOfStore
+from commitlog.reading.message_source import GivesRows, KeptPosition, MessageSource, QueuesOfStore
 from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
@@ -81,7 +81,8 @@ class ReaderPosition:
         self._every_ns = None if auto_commit_seconds is None else limit_ns(auto_commit_seconds)
         self._done: Places = {}
         self._committed: Places = {}
-        self._index: QueuesOfStore | None = None
+        self.given_by: GivesRows | None = None
+        """What has given out the last rows: it knows of which epoch of the store all are."""
         self.last: Places = {}
         """Where the messages end that the user may still be working on.
 
@@ -95,14 +96,14 @@ class ReaderPosition:
 
     # ---- the beginning --------------------------------------------------------------------------
 
-    def begin(self, index: QueuesOfStore, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
+    def begin(self, source: MessageSource, starts: QueueStarts, *, fail_on_data_loss: bool) -> QueueStarts:
         """Returns where to begin in each queue.
 
         A known reader begins at its position, a new one at `starts`. The position is in the file
         when this returns, so that retention knows it. Raises ReaderError (a position of another
         store, or of a Spark query; one that can't be read or written), DataLoss, OffsetOutOfRange.
         """
-        known = self._kept.load()
+        index, known = source.index, self._kept.load()
         if known is None:
             check_named(starts, read_queues(index, self.topics))
             self._done = {
@@ -115,7 +116,7 @@ class ReaderPosition:
         reader = self._registered(committed)
         if known != reader:
             self._kept.save(reader, epoch=None)
-        self._index, self._committed = index, committed
+        self.given_by, self._committed = source, committed
         return QueueStarts(EARLIEST, by_topic(self._done))
 
     def _gone_on(self, known: NamedReader, index: QueuesOfStore, fail_on_data_loss: bool) -> Places:
@@ -294,7 +295,7 @@ class ReaderPosition:
             return
         self._is_writing = True
         try:
-            self._kept.save(self._registered(wanted), None if self._index is None else self._index.epoch)
+            self._kept.save(self._registered(wanted), None if self.given_by is None else self.given_by.epoch)
             self._committed = wanted
         finally:
             self._is_writing = False

@@ -83,6 +83,10 @@ class StoreMessages:
         return self._view.path
 
     @property
+    def epoch(self) -> int:
+        return self.index.epoch
+
+    @property
     def least_rest(self) -> float:
         return 50e-6 if self._view.live else 1e-3
 

@@ -102,7 +102,10 @@ class ColumnsReader(PlacedReader):
         """Gives batches, with all places before each and those that it moves."""
         places = self._places()
         self._begin_again(places)
-        rows.epoch = self._source.index.epoch
+        rows.epoch = self._source.epoch
+        self._behind = rows
+        if self._position is not None:
+            self._position.given_by = rows
         self._is_torn = True  # what reads messages afterwards begins again, behind the batches
         try:
             while not self._is_closed():

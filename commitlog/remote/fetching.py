@@ -96,7 +96,7 @@ class Fetching:
         isolation = index.isolation
         self._options = ReadOptions(isolation, True, wanted.ignore_corrupt, "records", reader="reader")
         self._one_log, self._path = index.one_log, index.path
-        self._store_id, self._identity, self._epoch = index.store_id, index.identity, index.epoch
+        self._store_id, self._identity, self.epoch = index.store_id, index.identity, index.epoch
         self._queues: dict[QueueKey, _Queue] = {}
         self._first = first
         self._failing_since_ns: int | None = None
@@ -362,7 +362,7 @@ class Fetching:
                 f"{self._path} is another store ({index.store_id}) than the one that was read ({self._store_id}): make a "
                 "new reader"
             )
-        if index.epoch != self._epoch:
+        if index.epoch != self.epoch:
             self._check_epoch(index)
         elif index.identity != self._identity and len(index.address.hosts) == 1:
             is_committed = self._options.isolation == "committed"
@@ -375,14 +375,14 @@ class Fetching:
     def _check_epoch(self, index: RemoteIndex) -> None:
         """Checks that the store still has all messages that were read in an earlier epoch."""
         read = {key: queue.next for key, queue in self._queues.items() if queue.next}
-        for (topic, lane), end in sorted(index.shared_ends(self._epoch, read).items()):
+        for (topic, lane), end in sorted(index.shared_ends(self.epoch, read).items()):
             had = read[topic, lane]
             if end < had:
                 raise DataLoss(
                     f"{self._path}: the messages {end:,} to {had - 1:,} of topic {topic}, lane {lane} are lost, and new ones "
                     "get their offsets: make a new reader. One with a name begins with the new messages"
                 )
-        self._epoch = index.epoch
+        self.epoch = index.epoch
 
     # ---- what the server sends ------------------------------------------------------------------
 
@@ -446,7 +446,7 @@ class Fetching:
 
     def _records(self, parts: dict[QueueKey, Slice]) -> Iterator[Records]:
         plan = self._index.plan(tuple(parts.values()), self._options)
-        ticket = ticket_of(plan, RECORD_COLUMNS, self._index.address.store, self._epoch)
+        ticket = ticket_of(plan, RECORD_COLUMNS, self._index.address.store, self.epoch)
         for batch, metadata in self._connection.read(ticket, patient=False):
             if metadata:
                 text = metadata.decode(errors="replace").removeprefix(f"{self._index.address.store}: ")

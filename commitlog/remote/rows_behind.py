@@ -16,7 +16,7 @@ from commitlog.reading.given_places import Places
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.reader_position import by_topic
 from commitlog.reading.starting_point import EARLIEST, QueueStarts, parse_starts
-from commitlog.remote.topic_reading import WantedRange, fix_range
+from commitlog.remote.topic_reading import TopicRange, WantedRange, fix_range
 
 Path = str | os.PathLike[str]
 _PLACE_OF_BYTES, _PLACE_OF_ROWS = ("partition", "offset"), ("_partition", "_offset")
@@ -45,11 +45,20 @@ class RowsBehind:
         if not isinstance(path, Address):
             path = address_of(path, Credentials.of(token, *files), OF_READ_ARROW) or path
         self._place, latest = path, parse_starts("latest")
-        self.epoch: int | None = None
+        self.epoch = 0
         """The epoch of the store in which the places were read. It is set before the first look."""
         self.ends: Places = {}
         """Where the queues of the last look end, whether or not they had any rows."""
         self._wanted = WantedRange(topic, latest, latest, options, columns, metadata, values, lanes)
+
+    def check_read(self, places: Mapping[tuple[str, int], int]) -> None:
+        """Raises DataLoss if the store has lost messages before these places meanwhile."""
+        self._pass_to(fix_range(self._place, self._wanted), places)
+
+    def _pass_to(self, found: TopicRange, places: Mapping[tuple[str, int], int]) -> None:
+        if self.epoch != found.epoch:
+            found.check_read(self.epoch, {key: to for key, to in places.items() if to})
+        self.epoch = found.epoch
 
     def batches(self, places: Mapping[tuple[str, int], int]) -> Iterator[tuple[pa.RecordBatch, Places]]:
         """Gives what is there now behind these places, and with each batch where its queues go on.
@@ -58,9 +67,7 @@ class RowsBehind:
         """
         starts = QueueStarts(EARLIEST, by_topic(dict(places)))
         found = fix_range(self._place, replace(self._wanted, start=starts))
-        if self.epoch is not None and self.epoch != found.epoch:
-            found.check_read(self.epoch, {key: to for key, to in places.items() if to})
-        self.epoch = found.epoch
+        self._pass_to(found, places)
         names = _PLACE_OF_BYTES if found.typed is None else _PLACE_OF_ROWS
         more = [name for name in names if name not in found.schema.names]
         schema = columns_of(found.topic, found.typed, [*found.schema.names, *more])

@@ -69,6 +69,10 @@ class ServedMessages:
     def one_log(self) -> bool:
         return self.index.one_log
 
+    @property
+    def epoch(self) -> int:
+        return self.index.epoch if self._fetching is None else self._fetching.epoch
+
     def keep_position(self, name: str) -> LeasedPosition:
         if self._wanted.isolation != "flushed":
             raise OptionError(

@@ -14,7 +14,7 @@ import pytest
 
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import DataLoss, StoreRefused
+from commitlog.errors import DataLoss, ReaderError, StoreRefused
 from commitlog.planning.address import Address
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.remote import fetching, leased_position
@@ -115,7 +115,27 @@ def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
         next(reader)
 
 
-def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene) -> None:
+@pytest.mark.parametrize("wants_more", [True, False])
+def test_a_commit_of_messages_that_the_copy_does_not_have(scene: Scene, wants_more: bool) -> None:
+    """It is refused, also after DataLoss has told of them: new ones have their offsets."""
+
+    def begin(reader: commitlog.Reader) -> None:
+        assert len(list(islice(reader, 60))) == 60
+
+    with _behind_a_loss(scene, begin, name="billing") as reader:
+        if wants_more:
+            with pytest.raises(DataLoss):
+                next(reader)
+        with pytest.raises(ReaderError, match="make a new reader"):
+            reader.commit()
+        reader.close()
+        with commitlog.Reader(scene.copy, "orders", name="billing") as again:
+            assert [int(message.value) for message in again] == [*range(50), *range(100, 120)]
+
+
+@pytest.mark.parametrize("name", [None, "billing"])
+@pytest.mark.parametrize("then", ["next", "messages", "columns"])
+def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene, name: str | None, then: str) -> None:
     batches: Iterator[pa.RecordBatch] = iter(())
 
     def begin(reader: commitlog.Reader) -> None:
@@ -124,8 +144,14 @@ def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene) -> None:
         while rows < 60:
             rows += next(batches).num_rows
 
-    with _behind_a_loss(scene, begin), pytest.raises(DataLoss, match="50 to 59 of topic orders"):
-        next(batches)
+    with _behind_a_loss(scene, begin, name=name) as reader:
+        if then != "next":
+            batches.close()  # type: ignore[attr-defined]
+        with pytest.raises(DataLoss, match="50 to 59 of topic orders"):
+            next({"next": batches, "messages": reader, "columns": reader.arrow_batches(["offset"])}[then])
+        if name is not None:
+            with pytest.raises(ReaderError, match="make a new reader"):
+                reader.commit()
 
 
 def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
