@@ -46,7 +46,7 @@ Held = TypeVar("Held", HeldReaderName, HeldPosition)
 @dataclass
 class _Lease:
     held: HeldReaderName | HeldPosition
-    client: str
+    access: Access
     peer: str
     until_ns: int
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -119,10 +119,10 @@ class ServedStore:
     def _leased(self, name: str, access: Access, peer: str, hold: Callable[[], Held]) -> tuple[str, Held]:
         with self._leases_lock:
             holder = next((lease for lease in self._leases.values() if lease.held.name == name), None)
-            own = {lease.held.name for lease in self._leases.values() if lease.client == access.name}
+            own = {lease.held.name for lease in self._leases.values() if lease.access.name == access.name}
         if holder is not None:
-            sees = access.covers_all or holder.client == access.name
-            whose = f"client {holder.client} at {holder.peer}" if sees else "another client"
+            sees = access.covers_all or holder.access.name == access.name
+            whose = f"client {holder.access.name} at {holder.peer}" if sees else "another client"
             raise ReaderInUse(
                 f"reader {name} is in use by {whose}: stop that reader first, or give this one another name"
             )
@@ -142,7 +142,7 @@ class ServedStore:
             raise
         lease = secrets.token_urlsafe(16)
         with self._leases_lock:
-            self._leases[lease] = _Lease(held, access.name, peer, self.clock.monotonic_ns() + LEASE_NS)
+            self._leases[lease] = _Lease(held, access, peer, self.clock.monotonic_ns() + LEASE_NS)
         return lease, held
 
     def _check_owner(self, readers: NamedReaders, name: str, access: Access) -> None:
@@ -170,7 +170,7 @@ class ServedStore:
         """Whether a client may have made this reader. `of_nobody`: or somebody on this machine."""
         if access.covers_all:
             return True
-        return of_nobody if known.client is None else known.client.is_like(Client(access.name, access.topics))
+        return of_nobody if known.client is None else known.client.is_like(_as_client(access))
 
     def _version(self) -> str:
         with self.index() as (_, version):
@@ -187,9 +187,9 @@ class ServedStore:
             if lease is None:
                 refuse_replica(StoreDirectory(self.path))  # of several hosts, another one may have the lease
                 return False
-            if lease.client != access.name:
+            if not _as_client(lease.access).is_like(_as_client(access)):
                 raise AccessDenied(f"the lease of reader {lease.held.name} is another client's")
-            lease.peer = peer
+            lease.access, lease.peer = access, peer
             lease.until_ns = self.clock.monotonic_ns() + LEASE_NS
             if request.release:
                 del self._leases[request.lease]
@@ -288,7 +288,11 @@ class ServedStore:
 
 
 def _client_of(access: Access) -> Client | None:
-    return None if access is EVERYTHING else Client(access.name, access.topics)
+    return None if access is EVERYTHING else _as_client(access)
+
+
+def _as_client(access: Access) -> Client:
+    return Client(access.name, access.topics)
 
 
 def _host(peer: str) -> str:
