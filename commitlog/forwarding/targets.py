@@ -54,7 +54,7 @@ class Targets:
         letters: set[str] = set()
         """The wanted names as Kafka compares them. Kafka does not compare those of one request."""
         for topic, lanes in topics:
-            if topic in self.positions.topics:
+            if self._was_fed(topic):
                 continue  # it may be missing because it was removed
             with suppress(TopicRefused):
                 name = self.settings.kafka_topic(topic)
@@ -73,6 +73,11 @@ class Targets:
             if new:
                 made = self._cluster.create_many(new)
                 self._found |= self._cluster.awaited(dict.fromkeys(made, 1))
+
+    def _was_fed(self, topic: str) -> bool:
+        """Whether a topic has been forwarded to a topic of this cluster."""
+        position = self.positions.topics.get(topic)
+        return position is not None and bool(position.topic)
 
     def _needed(self, lanes: Collection[int]) -> int:
         needed = self.settings.partitions or 1
@@ -119,7 +124,7 @@ class Targets:
 
     def _check_same(self, topic: str, name: str, found: KafkaTopic | None) -> None:
         position = self.positions.topics.get(topic)
-        if position is None or not any(position.offsets.values()):
+        if position is None or not position.topic or not any(position.offsets.values()):
             return
         if found is not None and (position.topic, position.topic_id) == (name, found.id):
             return

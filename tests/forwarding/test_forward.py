@@ -242,6 +242,17 @@ def test_a_cluster_without_the_position_stops_the_forwarder(tmp_path: Path, kafk
     assert kafka.values(name) == (bodies(store) if choice == "continue" else again)
 
 
+def test_another_cluster_is_decided_on_once(tmp_path: Path, kafka: Broker) -> None:
+    """Also for a topic that has nothing new at that time."""
+    store, name = own_topic(tmp_path / "store", kafka, rows=5)
+    forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+    kafka.delete(POSITIONS.format(store.id))
+    forward(store.path, kafka.url, topic_map=[f"orders={name}"], new_target="continue")
+    append(store, 1, b"late")
+    forward(store.path, kafka.url, topic_map=[f"orders={name}"])
+    assert kafka.values(name) == bodies(store)
+
+
 def test_what_retention_has_deleted_is_a_loss_unless_it_is_accepted(tmp_path: Path, kafka: Broker) -> None:
     store, name = own_topic(tmp_path / "store", kafka, rows=10)
     forward(store.path, kafka.url, topic_map=[f"orders={name}"])
