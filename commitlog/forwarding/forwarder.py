@@ -30,6 +30,7 @@ from commitlog.errors import (
     ForwarderFenced,
     ForwardError,
     MessageRefused,
+    ReaderError,
     TargetChanged,
     TopicRefused,
 )
@@ -57,6 +58,7 @@ from commitlog.forwarding.store_source import Source
 from commitlog.forwarding.targets import Targets
 from commitlog.planning.row_limit import QueueKey
 from commitlog.quantities import counted
+from commitlog.reading.named_readers import NamedReader
 
 TRANSACTION_NS = 500_000_000
 """How long a transaction takes messages, if that many wait."""
@@ -168,6 +170,10 @@ class Forwarder:
             positions = session.begin()
             if positions.owner is None:
                 positions.topics.update(self._continued())
+                self._note_begins(positions, None)
+            else:
+                with suppress(ReaderError):  # nobody knows what was to be forwarded: it counts as all
+                    self._note_begins(positions, self._progress.reader())
             self._owner = replace(self._owner, epoch=self._source.epoch(), epochs=self._source.epochs())
             self._rewind(positions)
             session.take_over(self._owner, positions.topics)
@@ -189,6 +195,16 @@ class Forwarder:
                 "to forward everything that the store has, or --new-target continue to go on near where it was"
             )
         return {topic: TopicPosition("", "", dict(lanes)) for topic, lanes in known.items()}
+
+    def _note_begins(self, positions: Positions, known: NamedReader | None) -> None:
+        """Notes where queues begin that were not to be forwarded until now.
+
+        All others have to be forwarded from offset 0 on, so their first messages may be lost.
+        """
+        for (topic, lane), queue in self._source.refresh(deleted=True).items():
+            is_new = known is None or known.offset(topic, lane) is None
+            if is_new and queue.first and self.settings.wants(topic):
+                positions.begin(topic, lane, queue.first)
 
     def _rewind(self, positions: Positions) -> None:
         """Moves positions back to the end of the messages that the store kept in its new epoch.
@@ -276,8 +292,11 @@ class Forwarder:
         kafka_topics = self._prepared(targets, waiting)
         if self._batch_bytes < session.batch_bytes:
             raise NewSession
-        if targets.forgotten() or not kafka_topics:
-            return  # what waits is more now, or nothing
+        if targets.forgotten():
+            self._note_begins(targets.positions, None)
+            return  # what waits is more now
+        if not kafka_topics:
+            return
         waiting = {key: bounds for key, bounds in waiting.items() if key[0] in kafka_topics}
         session.begin_transaction()
         sent = Sent({key: begin for key, (begin, _) in waiting.items()})

@@ -42,7 +42,11 @@ _TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "m
 
 @dataclass
 class TopicPosition:
-    """How far a topic of the store is forwarded, and into which topic of Kafka's."""
+    """How far a topic of the store is forwarded, and into which topic of Kafka's.
+
+    Of a topic that this cluster was not fed with, `topic` is empty, and the offsets say where to
+    begin.
+    """
 
     topic: str
     topic_id: str
@@ -98,10 +102,14 @@ class Positions:
     owner: Owner | None = None
     """None where nothing was ever forwarded."""
 
-    def offset(self, topic: str, lane: int) -> int | None:
-        """The next queue offset of a topic in a lane, or None if it was never forwarded."""
+    def offset(self, topic: str, lane: int) -> int:
+        """The next queue offset of a topic in a lane; 0 if nothing is known: it came later."""
         known = self.topics.get(topic)
-        return None if known is None else known.offsets.get(lane)
+        return 0 if known is None else known.offsets.get(lane, 0)
+
+    def begin(self, topic: str, lane: int, offset: int) -> None:
+        """Notes where a queue begins of which nothing is known."""
+        self.topics.setdefault(topic, TopicPosition("", "")).offsets.setdefault(lane, offset)
 
 
 def positions_topic(settings: ForwardSettings, store_id: str) -> str:

@@ -81,22 +81,25 @@ class Progress:
         """How many transactions were committed."""
         return self._now.transactions
 
-    def position_in_store(self) -> Mapping[str, Mapping[int, int]]:
-        """What the named reader says of queues that were forwarded; empty where there is none.
+    def reader(self) -> NamedReader | None:
+        """The named reader in the store; None where there is none.
 
         Raises ReaderError: its file can't be read, and so nobody knows whether there was one.
         """
         if self._name is None:
-            return {}
+            return None
         try:
             known = self._name.readers.load(self.settings.name)
         except FileNotFoundError:
-            return {}
+            return None
         except OSError as error:
             raise ReaderError(f"reader {self.settings.name}: {error.filename}: {error.strerror}; fix it") from error
-        if known.store_id != self.source.store_id:
-            return {}
-        return {topic: lanes for topic, lanes in known.offsets.items() if any(lanes.values())}
+        return known if known.store_id == self.source.store_id else None
+
+    def position_in_store(self) -> Mapping[str, Mapping[int, int]]:
+        """What the named reader says of queues that were forwarded. Raises what `reader` does."""
+        known = self.reader()
+        return {} if known is None else {topic: lanes for topic, lanes in known.offsets.items() if any(lanes.values())}
 
     # ---- what happens ---------------------------------------------------------------------------
 

@@ -81,15 +81,20 @@ class Source:
         self.one_log, self.store_id = self._index.one_log, self._index.store_id
         self._identity = self._index.identity
 
-    def refresh(self) -> dict[QueueKey, QueueRange]:
-        """What may be read now, by topic and lane. Raises ForwardError: it is another store now."""
+    def refresh(self, *, deleted: bool = False) -> dict[QueueKey, QueueRange]:
+        """What may be read now, by topic and lane; with `deleted`, of topics that were deleted too.
+
+        Raises ForwardError: it is another store now.
+        """
         self._index.refresh()
         if self._index.identity != self._identity:
             raise ForwardError(
                 f"{self._path}: another store, or a restored copy of it, is there now: start the forwarder again"
             )
         return {
-            (topic, lane): queue for topic in self._index.topics() for lane, queue in self._index.ranges(topic).items()
+            (topic, lane): queue
+            for topic in self._index.topics(deleted=deleted)
+            for lane, queue in self._index.ranges(topic).items()
         }
 
     def check_topics(self, wanted: Collection[str], *, waits: bool) -> None:
@@ -133,11 +138,9 @@ class Source:
         """
         return self._index.shared_ends(epoch, [key], history).get(key)
 
-    def begin(self, key: QueueKey, queue: QueueRange, position: int | None, *, at_start: bool) -> int:
+    def begin(self, key: QueueKey, queue: QueueRange, position: int, *, at_start: bool) -> int:
         """Returns the offset at which to go on in a queue. Raises DataLoss, OffsetOutOfRange."""
         where = f"topic {key[0]}, lane {key[1]}"
-        if position is None:
-            return queue.first
         if position > queue.end and (self.live or at_start):
             raise OffsetOutOfRange(
                 f"{where}: forwarded up to {position:,}, and the store ends at {queue.end:,}. If the store was killed, "

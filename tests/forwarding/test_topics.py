@@ -99,6 +99,27 @@ def test_a_topic_that_the_store_deletes_and_makes_again(tmp_path: Path, kafka: B
     assert kafka.values(name) == {0: [b"one", b"two", b"three", b"last"]}
 
 
+def test_a_lane_that_has_lost_messages_before_it_was_seen(tmp_path: Path, kafka: Broker) -> None:
+    """They are named as lost, as those behind a position are. For a new name there was no loss."""
+    path, name, other = tmp_path / "store", kafka.new_name(), kafka.new_name()
+    kafka.create(name, 64)
+    kafka.create(other, 64)
+    options: dict[str, Any] = {"topic_map": [f"orders={name}"]}
+    with commitlog.Store.open(path) as store, store.producer() as first, store.producer() as second:
+        send(first, "orders", b"one")
+        forward(path, kafka.url, **options)
+        send(second, "orders", b"unread", b"kept")
+        trim = ["topics", path, "--trim", "orders", "--before", '{"1": 1}', "--yes", "--force"]
+        assert run(*trim).returncode == 0
+        with pytest.raises(DataLoss, match="topic orders, lane 1: 1 messages from 0 on were deleted"):
+            forward(path, kafka.url, **options)
+        forward(path, kafka.url, accept_loss=True, **options)
+        assert kafka.values(name) == {0: [b"one"], 1: [b"kept"]}
+        for _ in range(2):
+            forward(path, kafka.url, name="new", topic_map=[f"orders={other}"])
+            assert kafka.values(other) == {0: [b"one"], 1: [b"kept"]}
+
+
 def test_a_store_that_is_restored_under_a_forwarder(tmp_path: Path, kafka: Broker) -> None:
     """It is refused by name, and the next forwarder goes on where the backup has ended."""
     path, name = tmp_path / "store", kafka.new_name()
