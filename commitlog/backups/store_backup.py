@@ -34,6 +34,7 @@ from commitlog.disk.store_directory import INCOMPLETE_BACKUP_FILE, StoreDirector
 from commitlog.errors import (
     FAULT_BY_ERRNO,
     BackupRefused,
+    CommitLogError,
     DiskError,
     FileSizeLimited,
     NotEnoughDescriptors,
@@ -147,10 +148,11 @@ class StoreBackup:
         )
 
     def _note(self) -> None:
-        """Notes the backup in the store. A store that this user can only read has no note."""
+        """Notes the backup in the store. Another user, root too, leaves no note there."""
         try:
+            self.source.check_owner()
             write_backup_note(self.source, BackupNote(str(self.target.path), SYSTEM_CLOCK.wall_ms()))
-        except OSError as error:
+        except (OSError, CommitLogError) as error:
             log.warning("%s: metrics do not tell how old its backup is: %s", self.source.path, error)
 
     # ---- the destination ------------------------------------------------------------------------

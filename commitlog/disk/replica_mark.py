@@ -110,12 +110,12 @@ def refuse_replica(directory: StoreDirectory) -> None:
 
 
 def refuse_copy(directory: StoreDirectory) -> None:
-    """Raises StoreRefused for a replica and for a backup: what makes a copy would undo a change."""
+    """Raises StoreRefused for a replica and for a backup: what makes a copy would undo a change.
+
+    And for another user's store: root is another user, too, whose files the owner could not read.
+    """
+    directory.check_owner()
     refuse_replica(directory)
-    _refuse_backup(directory)
-
-
-def _refuse_backup(directory: StoreDirectory) -> None:
     if is_backup(directory):
         raise StoreRefused(
             f"{directory.path} is a backup, and the next `commitlog backup` to it would undo this: read it without a name, "
@@ -131,9 +131,9 @@ def check_runnable(directory: StoreDirectory) -> None:
 
 
 def check_changeable(directory: StoreDirectory) -> None:
-    """Raises what `check_runnable` raises, and StoreRefused for a backup."""
+    """Raises what `check_runnable` and `refuse_copy` raise."""
+    refuse_copy(directory)
     check_runnable(directory)
-    _refuse_backup(directory)
 
 
 @contextmanager

@@ -352,7 +352,10 @@ class StoreDirectory:
         where the group is the user's own and nobody else is a member: many systems give new
         directories to a group of this kind.
         """
-        facts = os.lstat(self.path)
+        try:
+            facts = os.lstat(self.path)
+        except FileNotFoundError:
+            raise StoreNotFound(f"{self.path}: {self._why_not_found()}") from None
         if facts.st_uid != os.geteuid():
             raise StoreRefused(
                 f"{self.path} belongs to user {facts.st_uid}, not to user {os.geteuid()}: run as its owner, or chown it"

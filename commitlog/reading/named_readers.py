@@ -264,8 +264,8 @@ class NamedReaders:
         """Takes the name for this process, until the process closes the lock or dies.
 
         A forked child does not hold the name. Raises ReaderInUse if another process holds it, and
-        ReaderError if this process may not write to the store. Raises StoreRefused for a replica or
-        a backup, because its readers have the positions of the store that it is a copy of.
+        ReaderError if this process may not write to the store. Raises StoreRefused for a store of
+        another user, and for a replica or a backup: its readers are where those of its store are.
         """
         refuse_copy(self.directory)
         path = self._path(name, "lock")
