@@ -227,7 +227,7 @@ class StoreBackup:
 
     def _copy(self, view: StoreView) -> tuple[list[LaneBackup], int]:
         readers, deletions = self._source_files.readers(), self._source_files.deletions()
-        facts = view.facts
+        facts, identity = view.facts, view.identity
         lanes = [
             LaneBackup(LaneSource(view, number), self.target, facts, self._count_copied) for number in view.lanes()
         ]
@@ -238,13 +238,26 @@ class StoreBackup:
         for lane in lanes:
             lane.copy()
             self._copy_schemas()
+            self._refuse_another(view, identity)
             lane.publish()
         self._name_damaged_schemas()
+        self._refuse_another(view, identity)
         self._replace_files(self._files.deletions(), deletions)
         self._replace_files(self._files.readers(), readers)
         self.target.save(self._facts_of_backup(facts))
         self.channel.remove_file(self.target.incomplete_backup_file)
         return lanes, sum(lane.removed_segments for lane in lanes)
+
+    def _refuse_another(self, view: StoreView, identity: tuple[object, ...]) -> None:
+        """Raises StoreNotFound, BackupRefused where the store was moved away or replaced meanwhile.
+
+        What was copied last may be another's, or have no schemas: it does not count.
+        """
+        view.refresh()
+        if view.identity != identity:
+            raise BackupRefused(
+                f"{self.source.path} was replaced while it was copied: what counts in {self.target.path} is the last backup"
+            )
 
     def _count_copied(self, count: int) -> None:
         self._copied_bytes += count
