@@ -258,9 +258,10 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
     """What the deletion takes. Raises IllegalTopic, UnknownTopic, TopicInUse."""
     from commitlog.reading.known_topics import check_known
-    from commitlog.reading.topic_trim import check_producers, check_readers, plan_deletion
+    from commitlog.reading.topic_trim import check_producers, check_readers, check_written, plan_deletion
 
     check_known(view.path, index, [topic])
+    check_written(view)
     if typed:
         check_producers(view, topic)
     plan = plan_deletion(index, topic)

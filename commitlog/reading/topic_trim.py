@@ -150,6 +150,18 @@ def check_producers(view: StoreView, topic: str) -> None:
             )
 
 
+def check_written(view: StoreView) -> None:
+    """Raises TopicInUse for a store that does not run and has accepted messages only in memory.
+
+    A deletion takes what is flushed, so the next start would bring these of the topic back.
+    """
+    if lanes := view.left_in_memory("flushed"):
+        raise TopicInUse(
+            f"{view.path} does not run, and lane {', '.join(map(str, lanes))} has messages that are only in memory: they "
+            f"would come back with the next start: run it first, `commitlog run {for_shell(view.path)}`"
+        )
+
+
 def carry_out(view: StoreView, trim: Trim) -> None:
     """Raises the trim marks. Readers see them when they look at the store again.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from datetime import datetime
 from pathlib import Path
 from unittest.mock import patch
@@ -17,9 +18,12 @@ from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRefused, UnknownTopic
 from commitlog.reader import Reader
+from commitlog.store import Store
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.builders.killed import kill_store
 from tests.builders.typed_topic import append_rows, declare
 from tests.command_line import run
+from tests.crash.scene import pid_of
 
 
 @pytest.fixture
@@ -245,6 +249,27 @@ def test_a_typed_topic_is_deleted(tmp_path: Path) -> None:
         assert b"schema version 2" in run("topics", path).stdout
     (path / "topics/sales/deleted").write_bytes(b"x")
     assert b"does not say which versions were deleted" in run("topics", path).stderr
+
+
+def test_what_is_only_in_memory_does_not_come_back(tmp_path: Path) -> None:
+    """Rows of a schema that is deleted would be left, and nobody could read the topic made anew."""
+    path = tmp_path / "store"
+    store = Store.open(path, {"store": {"segment_bytes": 1 << 16}})
+    store.create_topic("sales", schema="id BIGINT")
+    with store.producer() as producer:
+        producer.send_rows("sales", [{"id": 1}])
+        producer.flush()
+        os.kill(pid_of(path, "committer"), signal.SIGSTOP)
+        producer.send_rows("sales", [{"id": 2}])
+    kill_store(store)
+    delete = ("topics", path, "--delete", "sales", "--yes")
+    done = run(*delete)
+    assert b"lane 0 has messages that are only in memory: they would come back" in done.stderr
+    assert done.stderr.endswith(b"[TopicInUse]\n")
+    Store.open(path).close()
+    assert b"deleted sales with 2 messages" in run(*delete).stdout
+    Store.open(path).close()
+    assert b"sales" not in run("topics", path).stdout
 
 
 def test_a_schema_without_messages_is_deleted(tmp_path: Path) -> None:
