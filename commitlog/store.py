@@ -379,6 +379,18 @@ class Store:
             return html_table(repr(self), [(str(error),)])
 
 
+def last_config(directory: StoreDirectory) -> Config | None:
+    """The configuration that a store's stages ran with last; None where there is no store.
+
+    A command that runs the stages on the way takes it: with the defaults, retention would delete
+    what the store was told to keep. Raises StoreDamaged, StoreRefused, StoreTooNew, DiskError.
+    """
+    try:
+        return Config.from_json(directory.load().config)
+    except errors.StoreNotFound:
+        return None
+
+
 def drain(path: str | os.PathLike[str], config: Mapping[str, Any]) -> StopReport:
     """Starts a killed store only to bring the rest of its pool to the disk, and stops it again.
 

@@ -157,7 +157,7 @@ def _row_reader(store: str, address: Address | None, topic: str) -> Callable[[An
 
 
 def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | None]:
-    """A producer, and the store itself if its stages run for this command.
+    """A producer, and the store itself if its stages run for this command, as they ran last.
 
     Another command may start them at the same moment: then this one waits for them. Raises
     StoreRunning if they do not come, StoreRefused for a backup, and what Producer and Store.open
@@ -166,7 +166,7 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
     from commitlog.disk.locks import is_running
     from commitlog.disk.store_directory import StoreDirectory, refuse_backup
     from commitlog.producer import Producer
-    from commitlog.store import Store
+    from commitlog.store import Store, last_config
 
     directory, opened = StoreDirectory(store), None
     until = SYSTEM_CLOCK.monotonic_ns() + _PATIENCE_NS
@@ -182,7 +182,7 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
             continue
         refuse_backup(directory)
         try:
-            opened = stack.enter_context(Store.open(store))
+            opened = stack.enter_context(Store.open(store, last_config(directory)))
         except StoreRunning:
             if is_late:
                 raise

@@ -142,15 +142,14 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
 @contextlib.contextmanager
 def _running(directory: StoreDirectory) -> Iterator[None]:
     """Starts the stages for the with-block if they do not run, with their last configuration."""
-    from commitlog.config import Config
     from commitlog.disk.locks import is_running
-    from commitlog.store import Store
+    from commitlog.store import Store, last_config
 
     facts = directory.load()
     if is_running(directory, Path(facts.pool.directory) if facts.pool else None):
         yield
     else:
-        with Store.open(directory.path, config=Config.from_json(facts.config)):
+        with Store.open(directory.path, last_config(directory)):
             yield
 
 

@@ -36,7 +36,7 @@ from commitlog.ingest.resources import Resources
 from commitlog.ingest.run_settings import STDIN, Places, Settings
 from commitlog.ingest.store_trouble import StoreTrouble
 from commitlog.reading.view import StoreView
-from commitlog.store import Store
+from commitlog.store import Store, last_config
 
 if TYPE_CHECKING:
     from commitlog.serving.server_processes import Server
@@ -109,7 +109,8 @@ class Job:
 
         Later errors are in `errors`.
         """
-        refuse_backup(StoreDirectory(self.settings.store))
+        directory = StoreDirectory(self.settings.store)
+        refuse_backup(directory)
         before = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         showwarning = warnings.showwarning
         warnings.showwarning = self._warn
@@ -119,7 +120,7 @@ class Job:
             query = self._start_spark()
             try:
                 self._show("opening the store")
-                store = Store.open(self.settings.store, self.settings.config)
+                store = Store.open(self.settings.store, self.settings.config or last_config(directory))
             except BaseException:
                 query.end(0)
                 self.settings.spark_log.unlink()

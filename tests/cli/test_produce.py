@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import InputError, NoSchema
 from tests.command_line import run, run_process
 from tests.crash.scene import pid_of
@@ -258,6 +259,16 @@ def test_rows_of_a_topic_without_a_schema(store: commitlog.Store, tmp_path: Path
 
 
 @pytest.mark.nightly
+def test_a_store_that_does_not_run(tmp_path: Path) -> None:
+    """Its stages run as they ran last: by default old segments go, and `send` waits for no disk."""
+    path = tmp_path / "store"
+    own = {"retention": {"reserved_hours": 0}, "store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}
+    commitlog.Store.open(path, own).close()
+    settings = StoreDirectory(path).load().config
+    assert run("produce", path, "orders", given=b"one\n").returncode == 0
+    assert StoreDirectory(path).load().config == settings
+
+
 def test_two_that_begin_at_the_same_moment(tmp_path: Path) -> None:
     """One of them runs the stages for both, and stays until the other one has ended."""
     path = tmp_path / "store"

@@ -17,11 +17,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused
 from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.job import Job
 from commitlog.ingest.run_settings import choose
 from commitlog.ingest.verdict import parquet_files
+from commitlog.store import Store
 from tests.builders.played_java import play_java
 from tests.command_line import run
 from tests.namespaces import with_tmpfs
@@ -85,13 +87,16 @@ def check_report(report: dict[str, Any]) -> None:
 def test_a_short_run_through_the_death_of_the_committer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Live input for some seconds, with kill -9 in the middle.
 
-    The result is exactly once, exit code 0 and plain lines, and nothing is left.
+    The result is exactly once, exit code 0 and plain lines, and nothing is left. A store that was
+    there keeps its configuration.
     """
+    Store.open(tmp_path / "run/store", {"retention": {"reserved_hours": 0}}).close()
     options = ["--seconds", "3", "--rate", "500", "--report", "report.json"]
     with running(tmp_path, *options) as process:
         wait_for_phase(tmp_path, process, "running")
         os.kill(int((tmp_path / "run/store/locks/committer").read_text()), signal.SIGKILL)
         assert process.wait(150) == 0, said(tmp_path)
+    assert StoreDirectory(tmp_path / "run/store").load().config["retention"]["reserved_hours"] == 0
     report = orjson.loads((tmp_path / "report.json").read_bytes())
     check_report(report)
     assert report["restarts"]["committer"] == 1
