@@ -73,6 +73,19 @@ class Lock:
             self._files.append(io.FileIO(channel.open(path, write=True, create=at is None), "r+"))
         return channel.try_lock(self.fd, at) and channel.is_at(self.fd, path)
 
+    def hold_on(self, path: Path) -> bool:
+        """Whether the file at `path` is locked by this still; one that was removed is locked anew.
+
+        Returns False where somebody else has made it again, and locked it. Raises OSError.
+        """
+        if self._channel.is_at(self.fd, path):
+            return True
+        if not self.try_take(path):
+            self._files.pop().close()
+            return False
+        write_holder(self.fd, self._channel)
+        return True
+
     @property
     def fd(self) -> int:
         """The descriptor of the file that was locked last.

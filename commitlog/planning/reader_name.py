@@ -19,11 +19,12 @@ import os
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import ReaderError
+from commitlog.errors import ReaderError, ReaderInUse
 from commitlog.lines import for_shell
 from commitlog.planning.options import Subscription
 from commitlog.reading.named_readers import FORWARD, PYTHON, SPARK, NamedReader, NamedReaders
 from commitlog.reading.starting_point import Offsets
+from commitlog.reading.stored_position import check_held
 
 WRITE_EVERY_NS = 1_000_000_000
 
@@ -106,7 +107,8 @@ class HeldReaderName:
     def write(self, *, now: bool = False) -> None:
         """Writes the position if it has moved and the last write is a second ago.
 
-        With `now` it is written at once.
+        With `now` it is written at once. Raises ReaderInUse where another process has the name
+        since somebody has removed its lock file.
         """
         if self._position == self._written or self._position is None:
             return
@@ -114,6 +116,7 @@ class HeldReaderName:
             return
         self._written_ns = self.clock.monotonic_ns()
         try:
+            check_held(self._held, self.name, self.readers)
             self.readers.save(self.readers.moved(self._position))
         except OSError as error:
             self._complain(error)
@@ -137,5 +140,7 @@ class HeldReaderName:
         """Writes the position if it is not written yet, and gives the name back."""
         try:
             self.write(now=True)
+        except ReaderInUse as error:  # it ends all the same
+            log.warning("%s", error)
         finally:
             self.readers.let_go(self._held)

@@ -215,6 +215,31 @@ def test_one_at_a_time_has_the_name(store: HandMadeStore) -> None:
     billing(store).close()
 
 
+def test_a_lock_file_that_is_removed_is_made_again(store: HandMadeStore) -> None:
+    """By the next commit: then the name is refused to others as before."""
+    with billing(store) as reader:
+        next(reader)
+        (store.directory.readers_directory / "billing.lock").unlink()
+        reader.commit()
+        with pytest.raises(ReaderInUse, match=f"in use by process {os.getpid()}"):
+            billing(store)
+    billing(store).close()
+
+
+def test_of_two_readers_without_a_lock_file_one_hears_of_it(store: HandMadeStore) -> None:
+    """Its commits would move the other one back, or undo a `--seek`."""
+    with billing(store) as first:
+        next(first)
+        (store.directory.readers_directory / "billing.lock").unlink()
+        with billing(store) as second:
+            list(second)
+            second.commit()
+            for _ in range(2):
+                with pytest.raises(ReaderInUse, match=r"somebody has removed .*billing\.lock, and process"):
+                    first.commit()
+        assert rest(store) == []
+
+
 def test_a_reader_that_could_not_begin_lets_go(store: HandMadeStore) -> None:
     """After a refused start nobody holds the name, and no position is left."""
     for options in ({"start": "never"}, {"topic": "none"}, {"start": 5_000}):

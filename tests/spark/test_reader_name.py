@@ -222,6 +222,18 @@ def test_a_second_live_query_of_the_name_fails(store: HandMadeStore) -> None:
     second.stop()
 
 
+def test_of_two_queries_without_a_lock_file_one_hears_of_it(store: HandMadeStore) -> None:
+    """Nothing more is kept for it: retention would delete what it has not read."""
+    first, second = stream(store), stream(store)
+    start = first.initialOffset()
+    (store.directory.readers_directory / "billing.lock").unlink()
+    second.initialOffset()
+    with pytest.raises(ReaderInUse, match=r"somebody has removed .*billing\.lock, and process"):
+        first.latestOffset(first.latestOffset(start, ALL), ALL)
+    first.stop()
+    second.stop()
+
+
 def test_the_kernel_frees_the_name_of_a_killed_process(store: HandMadeStore) -> None:
     code = """
 import sys, time
