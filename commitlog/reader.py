@@ -97,8 +97,8 @@ class Reader(ColumnsReader):
       one is asked for.
     - `fail_on_data_loss=False`: retention may delete messages that a named reader had not read when
       it was stopped. The next reader of the name then goes on with a ReadingWarning that counts
-      them, instead of raising DataLoss. A reader that is overtaken while it reads gets DataLoss in
-      any case: make it again.
+      them, instead of raising DataLoss. So it does where the name has places that are not read now,
+      instead of raising ReaderError. Who is overtaken while it reads gets DataLoss in any case.
 
     A damaged record raises an error, after all good messages before it and in other lanes were
     given out. The next call of `next` looks at that record again. With `ignore_corrupt=True` the

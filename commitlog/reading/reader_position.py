@@ -101,7 +101,8 @@ class ReaderPosition:
 
         A known reader begins at its position, a new one at `starts`. The position is in the file
         when this returns, so that retention knows it. Raises ReaderError (a position of another
-        store, or of a Spark query; one that can't be read or written), DataLoss, OffsetOutOfRange.
+        store, or of a Spark query; one that can't be read or written, or of topics and lanes that
+        are not read now), DataLoss, OffsetOutOfRange.
         """
         index, known = source.index, self._kept.load()
         if known is None:
@@ -111,6 +112,7 @@ class ReaderPosition:
                 for topic, lane, queue in queues_of(index, self.topics, self.lanes)
             }
         else:
+            self._name_dropped(known, fail_on_data_loss)
             self._done = self._gone_on(known, index, fail_on_data_loss)
         committed = self._kept.flushed(self._done)
         reader = self._registered(committed)
@@ -143,8 +145,7 @@ class ReaderPosition:
             found[topic, lane] = max(offset, queue.first)
         for topic, lanes in known.offsets.items():
             for lane, offset in lanes.items():
-                is_read = (self.topics is None or topic in self.topics) and lane in self.lanes
-                if offset and is_read and (topic, lane) not in found:
+                if offset and self._is_read(topic, lane) and (topic, lane) not in found:
                     lost.append(f"the whole of topic {topic}, lane {lane}, where it was at {offset:,}")
         if lost:
             shown = "; ".join(lost[:5]) + "; …" * (len(lost) > 5)
@@ -153,6 +154,31 @@ class ReaderPosition:
                 raise DataLoss(f"{text}. Go on without them: fail_on_data_loss=False, or `{self._seek()} earliest`")
             warnings.warn(f"{text}; it goes on without them", ReadingWarning, stacklevel=5)
         return found
+
+    def _name_dropped(self, known: NamedReader, fail_on_data_loss: bool) -> None:
+        """Says which places of a known reader are forgotten, because it does not read there now.
+
+        Retention keeps nothing for them any more, and who reads there again begins anew. Raises
+        ReaderError unless `fail_on_data_loss` is not set.
+        """
+        dropped = [
+            f"topic {topic}, lane {lane} (at {offset:,})"
+            for topic, lanes in known.offsets.items()
+            for lane, offset in lanes.items()
+            if not self._is_read(topic, lane)
+        ]
+        if not dropped:
+            return
+        shown = "; ".join(dropped[:5]) + "; …" * (len(dropped) > 5)
+        text = f"reader {self.name} has places that it does not read now: {shown}"
+        if fail_on_data_loss:
+            raise ReaderError(
+                f"{text}. Read these, too, or give this reader a name of its own; or forget them: fail_on_data_loss=False"
+            )
+        warnings.warn(f"{text}; they are forgotten, and nothing is kept for them", ReadingWarning, stacklevel=5)
+
+    def _is_read(self, topic: str, lane: int) -> bool:
+        return (self.topics is None or topic in self.topics) and lane in self.lanes
 
     def _seek(self) -> str:
         return f"commitlog readers {for_shell(self._kept.place)} --seek {for_shell(self.name)}"

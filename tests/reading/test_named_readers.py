@@ -19,6 +19,7 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import (
     ReaderError,
     ReaderInUse,
+    ReadingWarning,
 )
 from commitlog.reader import Reader
 from commitlog.reading.named_readers import NamedReaders
@@ -130,6 +131,22 @@ def test_new_topics_and_lanes_are_read_from_their_first_message(store: HandMadeS
     store.publish()
     with Reader(store.path, name="all") as reader:
         assert list(map(place, reader)) == [("new", 3, 0)]
+
+
+@pytest.mark.parametrize("options", [{"topic": "other"}, {"lanes": {0}}, {"members": (1, 2)}])
+def test_a_place_is_not_forgotten_without_a_word(store: HandMadeStore, options: Any) -> None:
+    """Who reads there again would get all again, or pass over what retention has deleted since."""
+    with billing(store) as reader:
+        list(reader)
+        reader.commit()
+    before = stored(store)
+    with pytest.raises(ReaderError, match=r"reader billing has places that it does not read now: topic orders, lane"):
+        billing(store, **options)
+    assert stored(store) == before
+    assert rest(store) == []
+    with pytest.warns(ReadingWarning, match=r"they are forgotten, and nothing is kept for them"):
+        billing(store, fail_on_data_loss=False, **options).close()
+    billing(store, **options).close()
 
 
 # ---- automatic commits -------------------------------------------------------------------------

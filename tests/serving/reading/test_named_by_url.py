@@ -116,6 +116,17 @@ def test_automatic_commits(store: HandMadeStore, url: str) -> None:
     assert position(store) == {"orders": {0: 100, 1: 100}}
 
 
+@pytest.mark.parametrize("options", [{"topic": "other"}, {"topic": "orders", "lanes": {0}}])
+def test_a_place_is_not_forgotten_without_a_word(store: HandMadeStore, url: str, options: Any) -> None:
+    """Of topics or lanes that the reader does not read any more."""
+    with billing(url) as reader:
+        list(reader)
+        reader.commit()
+    with pytest.raises(ReaderError, match="has places that it does not read now: topic orders, lane"):
+        Reader(url, name="billing", **options)
+    assert position(store) == {"orders": {0: 100, 1: 100}}
+
+
 def test_members_and_topics_are_kept(store: HandMadeStore, url: str) -> None:
     """Retention has to know what the reader does not need."""
     with Reader(url, name="all", members=(1, 2)) as reader:
