@@ -125,10 +125,11 @@ class Background:
             return True
         if self._ident == threading.get_ident() and self._ended.locked():
             raise RuntimeError(f"thread {self._name} can't wait for its own end")
-        has_ended = self._ended.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
-        if has_ended:
+        seconds = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+        for _ in _if_taken(partial(self._ended.acquire, True, seconds)):
             self._ended.release()
-        return has_ended
+            return True
+        return False
 
 
 class _Unawaited(threading.Thread):
@@ -150,7 +151,11 @@ def if_free(lock: Lockable) -> Iterator[bool]:
     An interrupt may come as `acquire` returns, before the `try`, and then nobody would release the
     lock. None can come where a loop takes the next item of an iterator in C.
     """
-    return islice(iter(partial(lock.acquire, False), False), 1)
+    return _if_taken(partial(lock.acquire, False))
+
+
+def _if_taken(acquire: Callable[[], bool]) -> Iterator[bool]:
+    return islice(iter(acquire, False), 1)
 
 
 def are_startable(count: int) -> bool:

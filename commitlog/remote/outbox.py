@@ -10,6 +10,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
@@ -93,8 +94,8 @@ class Outbox:
         self._lock = threading.RLock()  # `is_inside` asks whose it is
         self.own_threads: set[int] = set()  # the identities of the threads that send and listen
         self._work, self._moved = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._open = Batch(0)
-        self._unsent: deque[Batch] = deque()
+        self._unsent = deque([Batch(0)])
+        """The last one is open, so an interrupt finds it either open or sealed."""
         self._sent: deque[Batch] = deque()
         self._size = self._wanted = 0
         self.accepted = self.flushed = 0
@@ -102,7 +103,7 @@ class Outbox:
         self._error: CommitLogError | None = None
         self._closing = self._forked = False
         self._waiters = Waiters(get_args(RemoteLevel))
-        self._watching = False
+        self._watch_of: object = None  # what the thread has that tells the waiters
 
     # ---- those who send and wait ----------------------------------------------------------------
 
@@ -120,10 +121,10 @@ class Outbox:
                 size = own_size + _MESSAGE_BYTES
                 if self._size and self._size + size > OUTBOX_BYTES:
                     self._await_room(size)
-                batch = self._open
+                batch = self._unsent[-1]
                 if batch.messages and (len(batch.messages) >= BATCH_MESSAGES or batch.size + size > BATCH_BYTES):
                     self._seal()
-                    batch = self._open
+                    batch = self._unsent[-1]
                 batch.messages.append(message)
                 batch.size += size
                 self._size += size
@@ -175,7 +176,7 @@ class Outbox:
     @property
     def last(self) -> int:
         """The number of the last message."""
-        return self._open.end
+        return self._unsent[-1].end
 
     def reached(self, level: RemoteLevel, number: int) -> bool:
         """Whether a message has reached a level. Raises IllegalArgument for one that is none."""
@@ -239,13 +240,14 @@ class Outbox:
                 raise ForkedProducer("the producer of this receipt belongs to the parent process; wait there")
             waiter = self._waiters.add(level, number, SYSTEM_CLOCK.monotonic_ns(), limit, tell, of_faults=of_faults)
             self._want(number)
-            if not self._watching:
+            if self._watch_of is None:
                 try:
-                    Background(self._watch, "commitlog-calls-back")
+                    self._watch_of = watch = object()
+                    Background(partial(self._watch, watch), "commitlog-calls-back")
                 except BaseException:
+                    self._watch_of = None  # a thread that has started is one too many
                     self._waiters.withdraw(waiter)  # the caller hears of it
                     raise
-                self._watching = True
             self._moved.notify_all()
         return waiter
 
@@ -254,21 +256,23 @@ class Outbox:
         with self._lock:
             self._moved.notify_all()
 
-    def _watch(self) -> None:
-        """Tells the waiters that are due, until none is left."""
+    def _watch(self, watch: object) -> None:
+        """Tells the waiters that are due, until none is left, or another thread watches."""
         is_needed = True
         while is_needed:
             try:
-                is_needed = self._look()
+                is_needed = self._look(watch)
             except MemoryError:  # without this thread nobody would be told any more: it looks again
                 SYSTEM_CLOCK.sleep(_NO_MEMORY_SECONDS)
 
-    def _look(self) -> bool:
+    def _look(self, watch: object) -> bool:
         """Tells the waiters that are due, or waits for one. False: there are none."""
         with self._lock:
+            if self._watch_of is not watch:
+                return False
             is_due = self._take_due()
             if not is_due and not self._waiters.outstanding:
-                self._watching = False
+                self._watch_of = None
                 return False
             if not is_due:
                 left_ns = self._waiters.next_deadline - SYSTEM_CLOCK.monotonic_ns()
@@ -308,13 +312,14 @@ class Outbox:
             while True:
                 if is_broken.is_set() and self.flushed < self.last:
                     return None
-                if self._unsent:
+                if len(self._unsent) > 1:
                     self._sent.append(self._unsent.popleft())
                     return self._sent[-1]
                 wait: float | None = None
-                if self._open.messages:
-                    age = SYSTEM_CLOCK.monotonic_ns() - self._open.since_ns
-                    if self._closing or self._wanted > self._open.before or age >= LINGER_NS:
+                batch = self._unsent[0]
+                if batch.messages:
+                    age = SYSTEM_CLOCK.monotonic_ns() - batch.since_ns
+                    if self._closing or self._wanted > batch.before or age >= LINGER_NS:
                         self._seal()
                         continue
                     wait = (LINGER_NS - age) / 1e9
@@ -323,8 +328,7 @@ class Outbox:
                 self._work.wait(wait)
 
     def _seal(self) -> None:
-        self._unsent.append(self._open)
-        self._open = Batch(self._open.end)
+        self._unsent.append(Batch(self.last))
         self._work.notify()
 
     def wake(self) -> None:
@@ -338,7 +342,7 @@ class Outbox:
             self._unsent.extendleft(reversed(self._sent))
             self._sent.clear()
             self._fault = None
-            return self._unsent[0].before if self._unsent else self._open.before
+            return self._unsent[0].before
 
     def told(self, accepted: int, flushed: int, fault: CommitLogError | None) -> None:
         """Notes how far the messages are accepted and flushed, as the server says."""
