@@ -1,8 +1,8 @@
 """Appends the rows of Arrow batches as messages, for Spark's sink and for a server's clients.
 
 The columns are those of the Kafka sink: value, key, topic, headers; and tags, if they are asked
-for. Other columns are ignored. If no row of a batch has headers or tags, the values and keys of
-each topic go through `send_batch`. Otherwise the rows are sent one by one, in their order.
+for. Other columns are ignored. Rows keep their order, also those of several topics. If all rows of
+a batch are of one topic, and none has headers or tags, they go through `send_batch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from commitlog.columns.arrays import fixed
 from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import (
     CommitLogError,
@@ -101,12 +100,12 @@ class MessageRows:
         headers = _headers(columns.get("headers")) if self._has_headers else None
         tags = _tags(columns.get("tags")) if self._has_tags else None
         try:
-            if headers is None and tags is None:
-                for topic, rows in self._by_topic(columns):
-                    own = keys if keys is None or rows is None else [keys[row] for row in rows.to_pylist()]
-                    self._send_values(topic, values if rows is None else values.take(rows), own)
+            names, which = self._topics(columns)
+            if which is None and headers is None and tags is None:
+                self._send_values(names[0], values, keys)
             else:
-                self._send_rows(columns, values, keys, headers, tags)
+                topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
+                self._send_rows(topics, values, keys, headers, tags)
         except MessageTooLarge as error:
             raise MessageTooLarge(f"column value: {error}") from None
 
@@ -127,17 +126,6 @@ class MessageRows:
                 raise type(error)(f"column topic: {error}") from None
         self._check(names)
         return names, None if len(names) == 1 else np.asarray(encoded.indices, np.int64)
-
-    def _by_topic(self, columns: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array | None]]:
-        """Each topic with its rows in their order (None: all rows)."""
-        names, which = self._topics(columns)
-        if which is None:
-            yield names[0], None
-            return
-        order = np.argsort(which, kind="stable")
-        bounds = np.searchsorted(which[order], np.arange(len(names) + 1))
-        for name, (start, end) in zip(names, pairwise(bounds.tolist()), strict=True):
-            yield name, fixed(order[start:end], pa.int64())
 
     def _send_values(self, topic: str, values: pa.Array, keys: list[str | None] | None) -> None:
         """Sends the values in batches, each of which fits into a segment with room to spare."""
@@ -161,14 +149,12 @@ class MessageRows:
 
     def _send_rows(
         self,
-        columns: Mapping[str, pa.Array],
+        topics: Iterable[str],
         values: pa.Array,
         keys: list[str | None] | None,
         headers: list[dict[str, str] | None] | None,
         tags: list[str | None] | None,
     ) -> None:
-        names, which = self._topics(columns)
-        topics = repeat(names[0]) if which is None else map(names.__getitem__, which.tolist())
         nothing = repeat(None)
         rows = zip(topics, values.to_pylist(), keys or nothing, headers or nothing, tags or nothing, strict=False)
         send = self._producer.send

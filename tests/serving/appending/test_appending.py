@@ -96,6 +96,15 @@ def test_what_becomes_of_the_columns(store: commitlog.Store, client: flight.Flig
     ]
 
 
+def test_rows_of_several_topics_keep_their_order(store: commitlog.Store, url: str) -> None:
+    """Those of a lane do, as its messages are in the order in which they came."""
+    values = [b"%d" % number for number in range(20)]
+    with commitlog.RemoteProducer(url) as producer:
+        for number, value in enumerate(values):
+            producer.send("bills" if number % 3 else "returns", value, key=str(number))
+    assert [message.value for message in shared_store.messages(store)] == values
+
+
 def test_the_answers_say_how_far_it_is_flushed(store: commitlog.Store, client: flight.FlightClient) -> None:
     """While the stream is open, without another batch; and the lane is free at its end."""
     descriptor = flight.FlightDescriptor.for_command(command(store, topic="t"))
