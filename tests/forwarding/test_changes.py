@@ -84,6 +84,7 @@ def send(producer: commitlog.Producer, topic: str, *values: bytes) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.leaves_pools
+@pytest.mark.filterwarnings("default::commitlog.errors.ReadingWarning")  # it may look while nobody runs the store
 def test_a_store_that_is_killed_and_started_again(tmp_path: Path, kafka: Broker) -> None:
     """All processes of the store are killed. What was accepted is in Kafka once, in its order."""
     path, name, sent = tmp_path / "store", kafka.new_name(), list[bytes]()
