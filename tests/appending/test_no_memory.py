@@ -194,10 +194,11 @@ OTHERS = ["wait", "callback", "flush", "statistics", "getters"]  # in Python, wh
 CORES = ["auto", "off"]
 BREAK_PYTHON = {
     *(["callback"] if sys.version_info >= (3, 12) else []),
-    *(["send_rows"] if sys.version_info[:2] == (3, 13) else []),
+    *(["send_rows"] if sys.version_info[:2] in ((3, 12), (3, 13)) else []),
 }
-"""Python from 3.12 on may damage its memory where it finds none to start a thread with. Python 3.13
-frees a function's code twice if there is no memory for the function, and an import makes some."""
+"""Python from 3.12 on may damage its memory where it finds none to start a thread with, and 3.12
+where it finds none for a generator expression. Python 3.13 frees a function's code twice if there
+is no memory for the function, and an import makes some."""
 WEAK_CORES = ["weak auto", "weak off"]
 """On a machine that keeps no order: the native core looks at shared words, also for Python."""
 

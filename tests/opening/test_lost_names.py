@@ -61,15 +61,19 @@ def harm(path: Path, *, queues: bool = True, is_there: bool = False) -> LaneDire
     return lane
 
 
-def check(path: Path) -> None:
-    """Strict readers of each topic are told, and those who go on have what is intact."""
+def check(path: Path, *, named: bool = True) -> None:
+    """Strict readers of each topic are told, and those who go on have what is intact.
+
+    A backup has no named readers.
+    """
     for topic, count in INTACT.items():
         with pytest.warns(ReadingWarning, match="lane 0 is damaged from offset"):
             assert commitlog.read_arrow(path, topic).read_all().num_rows == count
         with pytest.raises(STRICT), commitlog.Reader(path, topic) as reader:
             list(reader)
-    with pytest.raises(STRICT), commitlog.Reader(path, "gone", name="billing") as reader:
-        list(reader)
+    if named:
+        with pytest.raises(STRICT), commitlog.Reader(path, "gone", name="billing") as reader:
+            list(reader)
 
 
 @passes_queues_over
@@ -109,7 +113,7 @@ def test_in_a_backup(sound: Path, tmp_path: Path) -> None:
     harm(path)
     for name in ("before", "after"):
         assert commitlog.backup(path, tmp_path / name).findings
-        check(tmp_path / name)
+        check(tmp_path / name, named=False)
         commitlog.Store.open(path).close()
     commitlog.Store.open(tmp_path / "before").close()
     check(tmp_path / "before")
