@@ -97,6 +97,8 @@ class Store:
 
         `config` is a TOML file, a Config, or a dictionary of sections, as in
         `{"store": {"flush_disk_type": "SYNC_FLUSH"}}`. Knobs that are left out keep their defaults.
+        Without any, a store has the configuration that it ran with last: by the defaults, retention
+        would delete what the store was told to keep.
         If this process has the store open already, `reuse=True` returns that same object, so that a
         cell of a notebook can be run again. Its `close` closes the store for everybody who uses the
         object.
@@ -111,7 +113,7 @@ class Store:
         - StageFailed: a stage did not start
         """
         directory = StoreDirectory(path)
-        settings = load_config(config)
+        settings = load_config(config) if config is not None else _last_config(directory)
         opened = _opened_here(directory.path)
         if opened is not None:
             if reuse and (config is None or settings == opened._config):  # noqa: SLF001
@@ -216,12 +218,12 @@ class Store:
             topic, declared_schema(schema), evolve=evolve, used=lambda: used_version(directory, topic)
         )
 
-    def reload(self, config: str | Path | Mapping[str, Any] | Config | None) -> dict[str, str]:
+    def reload(self, config: str | Path | Mapping[str, Any] | Config) -> dict[str, str]:
         """Gives the running store another configuration, as `open` takes it.
 
         Returns each knob that differs, with when it takes effect: at once, for producers that are
         made from now on, after a restart, or only in a new store (docs/operate.md has the table). A
-        knob that needs a restart is not remembered: the next start has a configuration of its own.
+        knob that needs a restart is not remembered: give it to the next `open`.
 
         Raises:
         - ConfigError: nothing has changed
@@ -379,16 +381,15 @@ class Store:
             return html_table(repr(self), [(str(error),)])
 
 
-def last_config(directory: StoreDirectory) -> Config | None:
-    """The configuration that a store's stages ran with last; None where there is no store.
+def _last_config(directory: StoreDirectory) -> Config:
+    """The configuration that a store's stages ran with last; the defaults where there is no store.
 
-    A command that runs the stages on the way takes it: with the defaults, retention would delete
-    what the store was told to keep. Raises StoreDamaged, StoreRefused, StoreTooNew, DiskError.
+    Raises StoreDamaged, StoreRefused, StoreTooNew, DiskError.
     """
     try:
         return Config.from_json(directory.load().config)
     except errors.StoreNotFound:
-        return None
+        return Config()
 
 
 def drain(path: str | os.PathLike[str], config: Mapping[str, Any]) -> StopReport:

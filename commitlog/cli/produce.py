@@ -166,7 +166,7 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
     from commitlog.disk.locks import is_running
     from commitlog.disk.store_directory import StoreDirectory, refuse_backup
     from commitlog.producer import Producer
-    from commitlog.store import Store, last_config
+    from commitlog.store import Store
 
     directory, opened = StoreDirectory(store), None
     until = SYSTEM_CLOCK.monotonic_ns() + _PATIENCE_NS
@@ -182,7 +182,7 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
             continue
         refuse_backup(directory)
         try:
-            opened = stack.enter_context(Store.open(store, last_config(directory)))
+            opened = stack.enter_context(Store.open(store))
         except StoreRunning:
             if is_late:
                 raise

@@ -34,8 +34,9 @@ def run(
         commitlog run data/events
         commitlog run data/events --config my.toml
 
-    Ctrl-C, SIGTERM or `commitlog stop STORE` drains and stops. A second signal hurries, and the
-    next start goes on from there. SIGHUP reads the configuration's file again.
+    Without --config it has the configuration of its last start. Ctrl-C, SIGTERM or `commitlog stop
+    STORE` drains and stops. A second signal hurries, and the next start goes on from there. SIGHUP
+    reads the configuration's file again.
     """
     from commitlog.cli.service_manager import ServiceManager
     from commitlog.disk.store_directory import StoreDirectory
@@ -69,7 +70,7 @@ def run(
     print_lines([f"running {opened.path}, segments of {opened.segment_bytes:,} bytes; Ctrl-C drains and stops"])
     print_lines((f"commitlog: {text}" for text in said_of_strays(stray_pools())), err=True)
     while opened.running and not stop.wait(0.2):
-        if reload.is_set():
+        if config is not None and reload.is_set():
             reload.clear()
             _reload(opened, config)
         manager.watch()
@@ -93,7 +94,7 @@ def _ask_for_backup(directory: StoreDirectory) -> None:
         confirm(f"{directory.path} is a backup: {BACKUP_STARTS}. Start it?")
 
 
-def _reload(store: Store, config: Path | None) -> None:
+def _reload(store: Store, config: Path) -> None:
     """Reads the file again, and says in one line what has changed, or why nothing has."""
     try:
         changed = store.reload(config)

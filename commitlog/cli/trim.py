@@ -143,13 +143,13 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
 def _running(directory: StoreDirectory) -> Iterator[None]:
     """Starts the stages for the with-block if they do not run, with their last configuration."""
     from commitlog.disk.locks import is_running
-    from commitlog.store import Store, last_config
+    from commitlog.store import Store
 
     facts = directory.load()
     if is_running(directory, Path(facts.pool.directory) if facts.pool else None):
         yield
     else:
-        with Store.open(directory.path, last_config(directory)):
+        with Store.open(directory.path):
             yield
 
 

@@ -36,7 +36,7 @@ from commitlog.ingest.resources import Resources
 from commitlog.ingest.run_settings import STDIN, Places, Settings
 from commitlog.ingest.store_trouble import StoreTrouble
 from commitlog.reading.view import StoreView
-from commitlog.store import Store, last_config
+from commitlog.store import Store
 
 if TYPE_CHECKING:
     from commitlog.serving.server_processes import Server
@@ -109,8 +109,7 @@ class Job:
 
         Later errors are in `errors`.
         """
-        directory = StoreDirectory(self.settings.store)
-        refuse_backup(directory)
+        refuse_backup(StoreDirectory(self.settings.store))
         before = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         showwarning = warnings.showwarning
         warnings.showwarning = self._warn
@@ -120,7 +119,7 @@ class Job:
             query = self._start_spark()
             try:
                 self._show("opening the store")
-                store = Store.open(self.settings.store, self.settings.config or last_config(directory))
+                store = Store.open(self.settings.store, self.settings.config)
             except BaseException:
                 query.end(0)
                 self.settings.spark_log.unlink()

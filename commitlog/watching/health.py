@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from commitlog.config import Config
 from commitlog.disk.store_directory import BACKUP_STARTS
 from commitlog.errors import FAULT_BY_ERRNO, DiskError
 from commitlog.lines import for_shell, remount_command
@@ -208,7 +207,6 @@ def _reason(
 def _store(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
     facts, quoted = snapshot.statistics, for_shell(snapshot.statistics.path)
     run = f"commitlog run {quoted}"
-    its_file = "" if snapshot.config == Config() else " (with the --config FILE that it had)"
     silent_ms = facts.supervisor_silent_ms or 0.0
     if facts.superseded_by and not facts.running:
         text = f"a replica of this store was promoted ({facts.superseded_by})"
@@ -218,20 +216,20 @@ def _store(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
         way_out = f"{BACKUP_STARTS}, so restore a copy of it (`commitlog backup {quoted} DEST`); whether it is whole"
         yield _reason("stopped", "it is a backup, and was never started", way_out, f"commitlog verify {quoted}")
     elif facts.killed:
-        yield _reason("killed", "the store was killed, or its machine went down", f"continue it{its_file}", run)
+        yield _reason("killed", "the store was killed, or its machine went down", "continue it", run)
     elif facts.replica_of:
         yield from _own_replica(facts, limits)
     elif not facts.running:
-        yield _reason("stopped", "the store does not run", f"start it{its_file}", run)
+        yield _reason("stopped", "the store does not run", "start it", run)
     elif facts.starting:
         text = "the store is being opened, and no stage runs yet"
         yield _reason("starting", text, "wait; what it does", f"commitlog logs {quoted} --stage supervisor")
     elif facts.closing:
-        yield _reason("closing", "the store drains and stops", f"wait, then start it again{its_file}", run)
+        yield _reason("closing", "the store drains and stops", "wait, then start it again", run)
     elif silent_ms > limits.silent_ms:
         text = f"the supervisor has given no heartbeat for {_time(silent_ms)}, and starts no stage again that dies"
         end = f'kill -9 "$(cat {for_shell(f"{facts.path}/lock")})"'
-        yield _reason("supervisor-silent", text, f"end it, and start the store again{its_file}", f"{end}; {run}")
+        yield _reason("supervisor-silent", text, "end it, and start the store again", f"{end}; {run}")
 
 
 def _only_in_memory(facts: StoreStatistics) -> Iterator[Reason]:

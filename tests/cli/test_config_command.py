@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -43,3 +45,21 @@ def test_what_a_store_uses(tmp_path: Path) -> None:
         assert tomllib.loads(config("--effective", store.path, "--diff")) == given
     assert tomllib.loads(config("--effective", store.path, "--diff")) == given
     assert load_config(tomllib.loads(config("--effective", store.path))) == load_config(given)
+
+
+def test_a_start_without_a_configuration_has_the_last_one(tmp_path: Path) -> None:
+    """By the defaults, retention would delete after 72 hours what the store was told to keep."""
+    path, given = tmp_path / "store", {"retention": {"reserved_hours": 0}, "store": {"flush_disk_type": "SYNC_FLUSH"}}
+    commitlog.Store.open(path, given).close()
+    commitlog.Store.open(path).close()
+    command = [sys.executable, "-m", "commitlog.cli", "run", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout
+        assert running.stdout.readline().startswith(b"running ")
+        running.terminate()
+    assert running.returncode == 0
+    shown = tomllib.loads(config("--effective", path, "--diff"))
+    assert shown["retention"] == given["retention"]
+    assert shown["store"]["flush_disk_type"] == "SYNC_FLUSH"
+    commitlog.Store.open(path, {}).close()
+    assert tomllib.loads(config("--effective", path, "--diff")).get("retention") is None

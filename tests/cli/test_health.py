@@ -44,8 +44,7 @@ def test_good_and_down(tmp_path: Path) -> None:
     store.close()
     down = call(store.path)
     assert (down.exit_code, down.stderr) == (2, "")
-    its_file = "(with the --config FILE that it had)"
-    assert down.stdout == f"down stopped: the store does not run; start it {its_file}: commitlog run {store.path}\n"
+    assert down.stdout == f"down stopped: the store does not run; start it: commitlog run {store.path}\n"
     kill_store(commitlog.Store.open(store.path))
     killed = call(store.path)
     assert killed.exit_code == 2

@@ -146,9 +146,7 @@ def test_a_killed_store(tmp_path: Path) -> None:
     kill_store(store)
     found = look(store.path)
     assert (found.status, [reason.code for reason in found.reasons]) == ("down", ["killed"])
-    assert found.reasons[0].said.endswith(
-        f"; continue it (with the --config FILE that it had): commitlog run {store.path}"
-    )
+    assert found.reasons[0].said.endswith(f"; continue it: commitlog run {store.path}")
     commitlog.Store.open(store.path).close()
     assert codes(store.path) == {"stopped"}
     assert look(store.path).status == "down"
