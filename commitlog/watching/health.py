@@ -377,7 +377,7 @@ def _replication(snapshot: StoreSnapshot) -> Iterator[Reason]:
     for address, why in troubles.shut.items():
         text = f"no replica can come to {address}: {why}"
         way_out = "mend that, and it opens by itself; after a change of [replication]"
-        yield _reason("not-listening", text, way_out, start_again(facts))
+        yield _reason("not-listening", text, way_out, f"{start_again(facts)} --config FILE")
     for name, why in troubles.damaged.items():
         text = f"replicas keep the {name} that they have: {why}"
         yield _reason("file-not-copied", text, "all that is damaged", f"commitlog verify {for_shell(facts.path)}")
