@@ -152,6 +152,14 @@ class ControlRegion:
         words = np.frombuffer(self.words, dtype=np.uint64, count=LANE_ROWS * LANE_ROW_WORDS, offset=LANES_AT * 8)
         return words.reshape(LANE_ROWS, LANE_ROW_WORDS)
 
+    def positions(self, word: int) -> dict[int, int]:
+        """Lane → this position of it (`Lane.FLUSHED`), for lanes that have ever had a message.
+
+        Lanes whose directory was removed meanwhile are among them.
+        """
+        found = {lane: observe(self._rows[lane], word) for lane in range(LANE_ROWS)}
+        return {lane: position for lane, position in found.items() if position}
+
     def close(self) -> None:
         """Unmaps the region: `words` and all rows end.
 

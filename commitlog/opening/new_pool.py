@@ -15,7 +15,7 @@ from commitlog.errors import NotEnoughSharedMemory, RecoveryError, UnsafePath, i
 from commitlog.opening import Report
 from commitlog.opening.stray_pools import name_store
 from commitlog.shm.control_region import ControlRegion, count_entries, forget_entries, set_first
-from commitlog.shm.layout import LANE_ROWS, Lane
+from commitlog.shm.layout import Lane
 from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionError, RegionFull, base_directory, private_directory
 
@@ -99,16 +99,6 @@ def recover_into(
         queue_file_bytes=queue_file_bytes(facts), known_end=max(known_end, facts.lanes.get(lane, 0)), store_id=facts.id,
     )  # fmt: skip
     _set_words(control.row(lane), end)
-
-
-def flushed_ends(control: ControlRegion) -> dict[int, int]:
-    """Lane → the offset up to which its log is flushed, for lanes that have ever had a message.
-
-    Lanes whose directory was removed meanwhile are among them. Everything in the store must be
-    flushed; otherwise an end may lie inside a record.
-    """
-    ends = {lane: observe(control.row(lane), Lane.FLUSHED) for lane in range(LANE_ROWS)}
-    return {lane: end for lane, end in ends.items() if end}
 
 
 def queue_file_bytes(facts: StoreFacts) -> int:

@@ -15,11 +15,11 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts, boot_id
 from commitlog.errors import PoolNotAdopted, UnsafePath
 from commitlog.opening import Report
-from commitlog.opening.new_pool import flushed_ends, make_pool, recover_all_into
+from commitlog.opening.new_pool import make_pool, recover_all_into
 from commitlog.opening.stray_pools import name_store, refuse_second_store, remove_pool, unknown_pool, unreadable_pools
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import Header
+from commitlog.shm.layout import Header, Lane
 from commitlog.shm.region import RegionError, private_directory
 
 
@@ -51,7 +51,7 @@ def open_pool(
             control.close()
             remove_pool(Path(place.directory))
             raise
-        facts = replace(facts, lanes=flushed_ends(control))
+        facts = replace(facts, lanes=control.positions(Lane.FLUSHED))
     control.words[Header.CLOSING] = 0
     return control, _raise_generation(control, facts)
 

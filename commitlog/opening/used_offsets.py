@@ -33,8 +33,7 @@ from commitlog.errors import CommitLogError, ReadingWarning
 from commitlog.reading.named_readers import NamedReader, NamedReaders
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import LANE_ROWS, Lane
-from commitlog.shm.memory_order import observe
+from commitlog.shm.layout import Lane
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -66,8 +65,7 @@ def begin_epoch(facts: StoreFacts, control: ControlRegion) -> StoreFacts:
     a later epoch.
     """
     history = epochs_from_json(facts.epochs)
-    ends = {lane: observe(control.row(lane), Lane.WROTE) for lane in range(LANE_ROWS)}
-    begun = Epoch(facts.epoch + 1, {lane: end for lane, end in ends.items() if end})
+    begun = Epoch(facts.epoch + 1, control.positions(Lane.WROTE))
     return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)))
 
 

@@ -8,6 +8,7 @@ writes nothing. Readers, Spark and the command line all use it.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -43,7 +44,7 @@ POSITION_WORDS: dict[str, int] = {"flushed": Lane.FLUSHED, "committed": Lane.COM
 
 
 PoolKey = tuple[str, int]
-"""The path and the inode of a pool's control region: another pool has others."""
+"""The directory of a pool, and the inode of its control region: another pool has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ class StoreView:
         self.pool_key: PoolKey | None = None
         self._known_lanes: set[int] = set()
         """Lanes of a pool whose directories were looked at."""
-        self._gone_pools: dict[PoolKey, tuple[int, list[int]]] = {}
+        self._gone_pools: dict[PoolKey, tuple[int, Mapping[int, int]]] = {}
         """Pools that were seen and are gone: the generation, and how far each lane was flushed."""
         self._load()
 
@@ -234,7 +235,7 @@ class StoreView:
             self.facts = self.directory.load()
         self.identity: tuple[object, ...] = self.facts.id, place
         control = attach_control(self.directory, self.facts)
-        self.pool_key = None if control is None else (str(control.region.path), control.region.inode)
+        self.pool_key = None if control is None else (str(control.region.path.parent), control.region.inode)
         self.control, self._stamp = control, stamp
 
     @property
@@ -282,8 +283,7 @@ class StoreView:
     def _note_gone_pool(self) -> None:
         control = self.control
         if control is not None and self.pool_key is not None:
-            flushed = [observe(control.row(lane), Lane.FLUSHED) for lane in range(LANE_ROWS)]
-            self._gone_pools[self.pool_key] = control.generation, flushed
+            self._gone_pools[self.pool_key] = control.generation, control.positions(Lane.FLUSHED)
 
     def lanes(self) -> list[int]:
         known = {*self.directory.lane_numbers(), *self.facts.lanes}
@@ -326,10 +326,10 @@ class StoreView:
         start has found in files, too.
         """
         named = self.facts.pool
-        if self.control is None and named is not None and named.directory == str(Path(pool[0]).parent):
+        if self.control is None and named is not None and named.directory == pool[0]:
             return None
-        generation, flushed = self._gone_pools.get(pool, (0, None))
-        kept = flushed[lane] if flushed else 0
+        generation, flushed = self._gone_pools.get(pool, (0, {}))
+        kept = flushed.get(lane, 0)
         is_next = self.control is not None and self.facts.generation <= generation + 1
         return max(kept, self.facts.lanes.get(lane, 0)) if is_next else kept
 

@@ -26,8 +26,7 @@ from commitlog.opening.store_pool import open_pool
 from commitlog.opening.used_offsets import AheadReaders, begin_epoch, damaged_lanes, with_epoch
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
-from commitlog.shm.layout import LANE_ROWS, Header, Lane
-from commitlog.shm.memory_order import observe
+from commitlog.shm.layout import Header, Lane
 from commitlog.stages.supervising.reporting import warn
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
 from commitlog.stages.supervising.stage_processes import stage_module
@@ -223,7 +222,6 @@ def _restored(facts: StoreFacts, control: ControlRegion) -> StoreFacts:
     From the epoch, a reader that has read more of the old store learns that the offsets behind that
     end are used again.
     """
-    lanes = [lane for lane in range(LANE_ROWS) if observe(control.row(lane), Lane.WROTE)]
     history = epochs_from_json(facts.epochs)
-    begun = next_epoch(history, {lane: observe(control.row(lane), Lane.WROTE) for lane in lanes})
+    begun = next_epoch(history, control.positions(Lane.WROTE))
     return replace(facts, epoch=begun.epoch, epochs=epochs_to_json((*history, begun)))

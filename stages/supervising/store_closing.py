@@ -20,7 +20,6 @@ from commitlog.disk.locks import lane_locked
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, is_segment_name
 from commitlog.disk.topic_ends import TopicEnds, save_ends
 from commitlog.errors import CommitLogError
-from commitlog.opening.new_pool import flushed_ends
 from commitlog.opening.stray_pools import remove_pool
 from commitlog.reading.log_begin import damage_of_index_word
 from commitlog.reading.queue_bounds import ends_of_queues
@@ -61,7 +60,7 @@ def close_store(
             kept.append(reason)
     if not kept:
         try:
-            directory.save(replace(facts, pool=None, lanes=flushed_ends(control)))
+            directory.save(replace(facts, pool=None, lanes=control.positions(Lane.FLUSHED)))
         except OSError as error:
             kept.append(f"store.json can't be written: {error}")
     if not kept:
