@@ -109,7 +109,7 @@ def refuse_replica(directory: StoreDirectory) -> None:
         )
 
 
-def refuse_copy(directory: StoreDirectory) -> None:
+def check_original(directory: StoreDirectory) -> None:
     """Raises StoreRefused for a replica and for a backup: what makes a copy would undo a change.
 
     And for another user's store: root is another user, too, whose files the owner could not read.
@@ -126,14 +126,18 @@ def refuse_copy(directory: StoreDirectory) -> None:
 def check_runnable(directory: StoreDirectory) -> None:
     """Raises StoreRefused for a replica, and StoreSuperseded for a store that was superseded."""
     refuse_replica(directory)
-    if directory.superseded_file.exists():
-        raise superseded(directory)
+    _refuse_superseded(directory)
 
 
 def check_changeable(directory: StoreDirectory) -> None:
-    """Raises what `check_runnable` and `refuse_copy` raise."""
-    refuse_copy(directory)
-    check_runnable(directory)
+    """Raises what `check_runnable` and `check_original` raise."""
+    check_original(directory)
+    _refuse_superseded(directory)
+
+
+def _refuse_superseded(directory: StoreDirectory) -> None:
+    if directory.superseded_file.exists():
+        raise superseded(directory)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
-from commitlog.disk.replica_mark import refuse_copy
+from commitlog.disk.replica_mark import check_original
 from commitlog.disk.store_directory import StoreDirectory, boot_id
 from commitlog.errors import FAULT_BY_ERRNO, CommitLogError, OptionError, ReaderError, ReaderInUse, refusal
 from commitlog.lines import for_shell
@@ -267,7 +267,7 @@ class NamedReaders:
         ReaderError if this process may not write to the store. Raises StoreRefused for a store of
         another user, and for a replica or a backup: its readers are where those of its store are.
         """
-        refuse_copy(self.directory)
+        check_original(self.directory)
         path = self._path(name, "lock")
         until = self.clock.monotonic_ns() + int(PATIENCE_SECONDS * 1e9)
         lock = poll(lambda: self._try(name, path), until, self.clock)
