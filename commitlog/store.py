@@ -113,13 +113,13 @@ class Store:
         - StageFailed: a stage did not start
         """
         directory = StoreDirectory(path)
-        settings = load_config(config) if config is not None else _last_config(directory)
+        settings = None if config is None else load_config(config)
         opened = _opened_here(directory.path)
         if opened is not None:
-            if reuse and (config is None or settings == opened._config):  # noqa: SLF001
+            if reuse and settings in (None, opened._config):  # noqa: SLF001
                 return opened
             raise StoreRunning(_text_of_opened(opened, reuse))
-        return cls._start(directory, settings)
+        return cls._start(directory, _last_config(directory) if settings is None else settings)
 
     @classmethod
     def _start(cls, directory: StoreDirectory, settings: Config, *, only_drains: bool = False) -> Store:
