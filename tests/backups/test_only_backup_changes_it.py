@@ -16,7 +16,7 @@ from commitlog.errors import StoreRefused
 from commitlog.reading.named_readers import NamedReaders
 from tests import command_line
 from tests.builders.hand_made import small_store
-from tests.builders.named_reader import billing
+from tests.builders.named_reader import CHANGES, billing
 
 UNDONE = "is a backup, and the next `commitlog backup` to it would undo this"
 
@@ -45,17 +45,7 @@ def test_named_readers(backup: Path, name: str) -> None:
     assert files(backup) == before
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("readers", "--seek", "billing", "latest"),
-        ("readers", "--remove", "billing"),
-        ("topics", "--trim", "orders", "--before", "latest", "--force", "--yes"),
-        ("topics", "--delete", "orders", "--force", "--yes"),
-        ("topics", "--create", "sales", "--schema", "id BIGINT"),
-        ("trim", "--keep-bytes", "1kB", "--yes"),
-    ],
-)
+@pytest.mark.parametrize("words", CHANGES)
 def test_commands(backup: Path, words: tuple[str, ...]) -> None:
     before = files(backup)
     done = command_line.run(words[0], backup, *words[1:])

@@ -9,6 +9,15 @@ from commitlog.reader import Reader
 from commitlog.reading.named_readers import NamedReader, NamedReaders
 from tests.builders.hand_made import HandMadeStore
 
+CHANGES = [
+    ("readers", "--seek", "billing", "latest"),
+    ("readers", "--remove", "billing"),
+    ("topics", "--trim", "orders", "--before", "latest", "--force", "--yes"),
+    ("topics", "--delete", "orders", "--force", "--yes"),
+    ("topics", "--create", "sales", "--schema", "id BIGINT"),
+    ("trim", "--keep-bytes", "1kB", "--yes"),
+]
+"""The commands that change a store with the reader `billing` and the topic `orders`."""
 Places = list[tuple[str, int, int]]
 
 

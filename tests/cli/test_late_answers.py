@@ -24,6 +24,14 @@ def send(path: Path, *values: bytes) -> None:
         producer.flush()
 
 
+def killed(path: Path) -> None:
+    """A store that has a message in its memory only."""
+    store = commitlog.Store.open(path, SMALL)
+    with store.producer() as producer:
+        producer.send("orders", b"accepted")
+        kill_store(store)
+
+
 def values(path: Path) -> list[bytes]:
     with commitlog.Reader(path, topic="orders") as reader:
         return [message.value for message in reader]
@@ -75,10 +83,7 @@ def test_a_named_reader_comes_before_a_trim(tmp_path: Path, monkeypatch: pytest.
 def test_another_store_is_there_before_it_is_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither this one is removed nor the one that was moved, nor the memory of either."""
     path, moved = tmp_path / "store", tmp_path / "moved"
-    store = commitlog.Store.open(path, SMALL)
-    with store.producer() as producer:
-        producer.send("orders", b"accepted")
-        kill_store(store)
+    killed(path)
 
     def replace() -> None:
         path.rename(moved)
@@ -96,10 +101,7 @@ def test_another_store_is_there_before_it_is_destroyed(tmp_path: Path, monkeypat
 def test_a_store_is_started_before_its_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was moved, so its memory was nobody's. At its new place it has what was accepted."""
     path, moved = tmp_path / "store", tmp_path / "moved"
-    store = commitlog.Store.open(path, SMALL)
-    with store.producer() as producer:
-        producer.send("orders", b"accepted")
-        kill_store(store)
+    killed(path)
     path.rename(moved)
     monkeypatch.setattr("commitlog.opening.stray_pools._SILENT_NS", 0)
     wait_until(stray_pools, "the killed processes to go")

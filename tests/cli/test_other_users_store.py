@@ -14,7 +14,7 @@ from commitlog.errors import StoreRefused
 from commitlog.reading.named_readers import NamedReaders
 from tests.another_user import NOBODY, as_root
 from tests.builders.hand_made import small_store
-from tests.builders.named_reader import billing
+from tests.builders.named_reader import CHANGES, billing
 from tests.command_line import run
 
 pytestmark = as_root
@@ -39,17 +39,7 @@ def owners(path: Path) -> dict[Path, int]:
     return {one: one.lstat().st_uid for one in path.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("readers", "--seek", "billing", "latest"),
-        ("readers", "--remove", "billing"),
-        ("topics", "--trim", "orders", "--before", "latest", "--force", "--yes"),
-        ("topics", "--delete", "orders", "--force", "--yes"),
-        ("topics", "--create", "sales", "--schema", "id BIGINT"),
-        ("trim", "--keep-bytes", "1kB", "--yes"),
-    ],
-)
+@pytest.mark.parametrize("words", CHANGES)
 def test_commands(theirs: Path, words: tuple[str, ...]) -> None:
     before = owners(theirs)
     done = run(words[0], theirs, *words[1:])
