@@ -16,7 +16,7 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from commitlog.appending.attachment import Attachment
-from commitlog.appending.callbacks import Outcome, Tell, Waiter, Waiters, check_callback, told
+from commitlog.appending.callbacks import Outcome, Tell, Teller, Waiter, Waiters, check_callback, told
 from commitlog.appending.lease import FAULT_PATIENCE_NS
 from commitlog.clock import Clock, limit_ns
 from commitlog.errors import (
@@ -36,7 +36,6 @@ from commitlog.shm.counters import record_put_time, record_wait
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_order import observe, publish
 from commitlog.status import PutMessageStatus
-from commitlog.threads import Background
 
 R = TypeVar("R", bound=Receipt)
 Callback = Callable[[PutMessageStatus], object]
@@ -73,10 +72,10 @@ class LaneProgress:
         self._row = attachment.control.row(lane)
         self._losses = observe(self._row, Lane.LOSSES)
         self._timeout_seconds = config.producer.sync_flush_timeout_ms / 1000
-        self._waiters = Waiters(_WORD_OF.values())
-        self._watch_of: object = None  # what the thread has that tells the waiters
         self._blocked_ns = 0
         self._lock = threading.RLock()  # a signal handler may send, or wait, too
+        self._waiters = Waiters(_WORD_OF.values())
+        self._teller = Teller(self._waiters, self._lock, clock, f"commitlog-lane-{lane}")
 
     def message_id(self, where: int) -> str:
         """RocketMQ's id of the message whose record begins at `where`."""
@@ -276,41 +275,16 @@ class LaneProgress:
         now = self._clock.monotonic_ns()
         with self._lock:
             waiter = self._waiters.add(_WORD_OF[level], where, now, limit, tell, of_faults=of_faults)
-            if self._watch_of is None:
-                try:
-                    self._watch_of = watch = object()
-                    Background(partial(self._watch, watch), f"commitlog-lane-{self.lane}")
-                except BaseException:
-                    self._watch_of = None  # a thread that has started is one too many
-                    self._waiters.withdraw(waiter)  # the caller hears of it
-                    raise
+            self._teller.serve(waiter, self._take_due, self._await_any)
         return waiter
 
-    def _watch(self, watch: object) -> None:
-        """Tells the waiters that are due, until none is left, or another thread watches."""
-        is_needed = True
-        while is_needed:
-            try:
-                is_needed = self._look(watch)
-            except MemoryError:  # without this thread nobody would be told any more: it looks again
-                self._clock.sleep(NOTICE_WAIT_MS / 1000)
+    def _take_due(self) -> bool:
+        now = self._clock.monotonic_ns()
+        reached = self._positions()  # before it is asked what is lost
+        return self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
 
-    def _look(self, watch: object) -> bool:
-        """Tells the waiters that are due, or waits for one. Returns False if there are none."""
-        with self._lock:
-            if self._watch_of is not watch:
-                return False
-            now = self._clock.monotonic_ns()
-            reached = self._positions()  # before it is asked what is lost
-            is_due = self._take_lost() or self._waiters.take_due(reached, now) or self._take_refused(now)
-            if not is_due and not self._waiters.outstanding:
-                self._watch_of = None
-                return False
-        if is_due:
-            self._waiters.tell_due()
-        else:
-            self._attachment.await_notice(NOTICE_WAIT_MS, self._is_any_reached)
-        return True
+    def _await_any(self) -> None:
+        self._attachment.await_notice(NOTICE_WAIT_MS, self._is_any_reached)
 
     def _is_any_reached(self) -> bool:
         return self._waiters.is_any_reached(self._positions())

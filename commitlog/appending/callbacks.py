@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Protocol
 
+from commitlog.clock import Clock
 from commitlog.errors import CommitLogError, IllegalArgument
 from commitlog.status import PutMessageStatus
+from commitlog.threads import Background
 
 Word = Hashable
 Outcome = PutMessageStatus | CommitLogError
@@ -24,6 +28,8 @@ _TIDY_ABOVE = 1_000
 
 If it has more, the entries of waiters that were told are dropped.
 """
+
+_NO_MEMORY_SECONDS = 0.01
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +176,60 @@ class Waiters:
     def is_any_reached(self, row: Row) -> bool:
         """Whether any position that a waiter waits for is reached."""
         return any(heap and row[word] >= heap[0][0] for word, heap in self._by_where.items())
+
+
+class Teller:
+    """Tells waiters in a thread of its own, which ends when there are no waiters.
+
+    The lock guards the waiters.
+    """
+
+    def __init__(self, waiters: Waiters, lock: threading.RLock, clock: Clock, name: str) -> None:
+        self._waiters, self._lock, self._clock, self._name = waiters, lock, clock, name
+        self._thread: object = None  # a token, which only the thread in charge has
+
+    def serve(self, waiter: Waiter, take_due: Callable[[], bool], rest: Callable[[], object]) -> None:
+        """Makes sure that a thread tells the waiter. The caller has the lock.
+
+        The thread calls `take_due` with the lock: it makes waiters due, and says whether any is.
+        It calls `rest` without the lock: it waits until some may be due. Raises what Background
+        raises, and the waiter is withdrawn then.
+        """
+        if self._thread is not None:
+            return
+        try:
+            self._thread = thread = object()
+            Background(partial(self._run, thread, take_due, rest), self._name)
+        except BaseException:
+            self._thread = None  # a thread that has started is one too many
+            self._waiters.withdraw(waiter)  # the caller hears of it
+            raise
+
+    def _run(self, thread: object, take_due: Callable[[], bool], rest: Callable[[], object]) -> None:
+        is_needed = True
+        while is_needed:
+            try:
+                is_needed = self._look(thread, take_due, rest)
+            except MemoryError:  # without this thread nobody would be told any more: it looks again
+                self._clock.sleep(_NO_MEMORY_SECONDS)
+
+    def _look(self, thread: object, take_due: Callable[[], bool], rest: Callable[[], object]) -> bool:
+        """Tells the waiters that are due, or rests.
+
+        Returns False where no waiter is left, or another thread is in charge.
+        """
+        with self._lock:
+            if self._thread is not thread:
+                return False
+            is_due = take_due()
+            if not is_due and not self._waiters.outstanding:
+                self._thread = None
+                return False
+        if is_due:
+            self._waiters.tell_due()
+        else:
+            rest()
+        return True
 
 
 def check_callback(callback: object) -> None:

@@ -10,12 +10,11 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-from commitlog.appending.callbacks import Tell, Waiter, Waiters, check_callback, told
+from commitlog.appending.callbacks import Tell, Teller, Waiter, Waiters, check_callback, told
 from commitlog.appending.thread_turns import INSIDE
 from commitlog.clock import SYSTEM_CLOCK, limit_ns
 from commitlog.errors import (
@@ -29,7 +28,6 @@ from commitlog.errors import (
 )
 from commitlog.forks import settle
 from commitlog.status import PutMessageStatus
-from commitlog.threads import Background
 
 RemoteLevel = Literal["accepted", "flushed"]
 
@@ -40,7 +38,6 @@ OUTBOX_BYTES = 32 << 20
 """How many bytes may be on their way. A message that is larger is sent when nothing else is."""
 ROOM_SECONDS = 60.0
 """How long `add` waits for room."""
-_NO_MEMORY_SECONDS = 0.01
 _MESSAGE_BYTES = 200
 """How much memory a message takes besides its own bytes, about."""
 
@@ -103,7 +100,7 @@ class Outbox:
         self._error: CommitLogError | None = None
         self._closing = self._forked = False
         self._waiters = Waiters(get_args(RemoteLevel))
-        self._watch_of: object = None  # what the thread has that tells the waiters
+        self._teller = Teller(self._waiters, self._lock, SYSTEM_CLOCK, "commitlog-calls-back")
 
     # ---- those who send and wait ----------------------------------------------------------------
 
@@ -240,14 +237,7 @@ class Outbox:
                 raise ForkedProducer("the producer of this receipt belongs to the parent process; wait there")
             waiter = self._waiters.add(level, number, SYSTEM_CLOCK.monotonic_ns(), limit, tell, of_faults=of_faults)
             self._want(number)
-            if self._watch_of is None:
-                try:
-                    self._watch_of = watch = object()
-                    Background(partial(self._watch, watch), "commitlog-calls-back")
-                except BaseException:
-                    self._watch_of = None  # a thread that has started is one too many
-                    self._waiters.withdraw(waiter)  # the caller hears of it
-                    raise
+            self._teller.serve(waiter, self._take_due, self._await_any)
             self._moved.notify_all()
         return waiter
 
@@ -256,29 +246,12 @@ class Outbox:
         with self._lock:
             self._moved.notify_all()
 
-    def _watch(self, watch: object) -> None:
-        """Tells the waiters that are due, until none is left, or another thread watches."""
-        is_needed = True
-        while is_needed:
-            try:
-                is_needed = self._look(watch)
-            except MemoryError:  # without this thread nobody would be told any more: it looks again
-                SYSTEM_CLOCK.sleep(_NO_MEMORY_SECONDS)
-
-    def _look(self, watch: object) -> bool:
-        """Tells the waiters that are due, or waits for one. False: there are none."""
+    def _await_any(self) -> None:
+        """Waits until a waiter may be due, unless one has become so since the last look."""
         with self._lock:
-            if self._watch_of is not watch:
-                return False
-            is_due = self._take_due()
-            if not is_due and not self._waiters.outstanding:
-                self._watch_of = None
-                return False
-            if not is_due:
+            if not self._take_due() and self._waiters.outstanding:
                 left_ns = self._waiters.next_deadline - SYSTEM_CLOCK.monotonic_ns()
                 self._moved.wait(max(min(left_ns / 1e9, threading.TIMEOUT_MAX), 0))
-        self._waiters.tell_due()
-        return True
 
     def _take_due(self) -> bool:
         row = {"accepted": self.accepted, "flushed": self.flushed}
