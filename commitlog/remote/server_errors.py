@@ -65,7 +65,7 @@ _CERTIFICATE = {
     "certificate verify failed": "its certificate is of no authority in {ca_file}; without {ca_file}, of no public one",
     "is not in peer certificate": "its certificate is for another host; give the host by a name that is in it",
     "wrong version number": "it does not speak TLS: is it served without a certificate?",
-    "empty address list": "{ca_file}, {cert_file} or {key_file}: not in PEM format, or the key is another's",
+    "empty address list": "{ca_file}, {cert_file} or {key_file}: not PEM, or the key is another's or has a password",
 }
 """What gRPC says → what it means, with fields of CredentialNames."""
 _ENDED = ("socket closed", "connection reset", "handshake read failed")

@@ -100,7 +100,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
     except (pa.ArrowException, OSError) as error:
         raise ServingRefused(
             f"can't listen on {host}:{settings.port}: give an address of this machine and a free port, and a certificate "
-            f"with its own key ({str(error).splitlines()[0][:200]})"
+            f"with its own key, which has no password ({str(error).splitlines()[0][:200]})"
         ) from None
     server.host = settings.advertise
     server.limits.lower(*calls_that_fit(settings.memory_bytes))

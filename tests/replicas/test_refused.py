@@ -11,7 +11,6 @@ import ssl
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
 import commitlog
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -71,20 +70,12 @@ def test_the_file_that_is_no_good_is_named(scene: Scene, wrong: str) -> None:
     }
     if wrong == "key":
         why[scene.certificates.make("there")[1].read_text()] = "KEY_VALUES_MISMATCH"
-        why[with_password(key)] = "it has a password"
+        why[scene.certificates.with_password("here").read_text()] = "it has a password"
     for content, reason in why.items():
         if content:
             bad.write_text(content)
         with pytest.raises(ReplicationRefused, match=rf"{bad} can't be used: .*({reason}).*all in PEM"):
             Credentials(**files).context(server_side=False)
-
-
-def with_password(key: Path) -> str:
-    """The text of the same key with a password."""
-    locked = serialization.BestAvailableEncryption(b"secret")
-    made = serialization.load_pem_private_key(key.read_bytes(), None)
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
-    return made.private_bytes(*form, locked).decode()
 
 
 def test_a_store_with_a_foreign_certificate_is_not_followed(scene: Scene) -> None:

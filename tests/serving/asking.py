@@ -13,6 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 import commitlog
 from commitlog.columns.arrow_columns import COLUMN_TYPES
@@ -121,6 +127,15 @@ class Certificates:
         certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
         key.write_bytes(made.private_key_pem.bytes())
         return certificate, key
+
+    def with_password(self, name: str) -> Path:
+        """The key of a certificate that was made, in a file that a password opens."""
+        plain = load_pem_private_key((self.directory / f"{name}.key").read_bytes(), None)
+        encrypted = self.directory / f"{name}-encrypted.key"
+        encrypted.write_bytes(
+            plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+        )
+        return encrypted
 
 
 def await_free_lane(store: commitlog.Store) -> None:

@@ -227,8 +227,11 @@ def test_files_that_are_none(with_tls: Server, certificates: Certificates, tmp_p
         {"ca_file": str(junk)},
         {"ca_file": authority, "cert_file": own, "key_file": str(junk)},
         {"ca_file": authority, "cert_file": own, "key_file": str(certificates.make("other")[1])},
+        {"ca_file": authority, "cert_file": own, "key_file": str(certificates.with_password("own"))},
     ):
-        assert "not in PEM format" in refused(CertificateRefused, address_of(with_tls, **wrong))
+        assert "not PEM, or the key is another's or has a password" in refused(
+            CertificateRefused, address_of(with_tls, **wrong)
+        )
     with pytest.raises(ServerError, match=re.escape(f"ca_file {missing}: No such file or directory; give a file")):
         ask(address_of(with_tls, ca_file=missing))
 

@@ -105,6 +105,12 @@ def test_a_key_of_another_certificate(store: HandMadeStore, certificates: Certif
         server_of([store.path], certificate=certificate, key=key)
 
 
+def test_a_key_with_a_password(store: HandMadeStore, certificates: Certificates) -> None:
+    certificate, _ = certificates.make("mine")
+    with pytest.raises(CommitLogError, match="with its own key, which has no password"):
+        server_of([store.path], certificate=certificate, key=certificates.with_password("mine"))
+
+
 def test_the_command_says_so_in_one_line(store: HandMadeStore) -> None:
     done = run("serve", store.path, "--listen", "0.0.0.0:0")
     assert done.returncode == 2
