@@ -174,6 +174,7 @@ class Replica:
     def _follow_and_index(self) -> None:
         indexing = threading.Thread(target=self._index, name="commitlog-index", daemon=True)
         self._done = threading.Event()
+        self._has_all = self._has_room = False  # the thread reads it before there is a connection
         indexing.start()
         try:
             self._follow()
@@ -377,7 +378,7 @@ class Replica:
     def _take_in(self, peer: ssl.SSLSocket, welcome: Welcome, incoming: Incoming | Mending) -> None:
         incoming.expect({lane: limit for lane, (_, limit) in welcome.lanes.items()})
         frames = FrameReader(peer.recv_into)
-        self._has_all = self._has_room = False  # not at the end of the last one: the other thread ends after it
+        self._has_all = self._has_room = False
         self.mark.connected = True
         peer.settimeout(welcome.housekeeping_ms / 1000)
         heartbeat_ms = min(_HEARTBEAT_MS_MOST, max(welcome.housekeeping_ms // 4, 10))

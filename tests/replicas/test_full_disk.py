@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commitlog.cli.app import app
+from commitlog.clock import Clock
 from commitlog.errors import DiskInputOutput, ReplicaNotAvailable, ReplicationTimeout
 from commitlog.replicas import replica
 from commitlog.replicas.replica import Replica
@@ -22,6 +24,32 @@ from tests.replicas.scene import Scene, await_copy, check_equal, flushed_of
 from tests.waiting import wait_until
 
 
+class LateIndexing(Clock):
+    """The time of a machine that is busy: a thread that indexes is late for its connection.
+
+    It goes on when the copy is connected. The thread that takes in waits for its first round.
+    """
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        self._looks: Counter[threading.Thread] = Counter()
+
+    def monotonic_ns(self) -> int:
+        replica, thread = self.replica, threading.current_thread()
+        if replica is None:
+            pass
+        elif thread.name == "commitlog-index":
+            self._looks[thread] += 1
+            if self._looks[thread] == 1:
+                wait_until(lambda: replica.mark.connected or replica._done.is_set(), "it is connected")
+        elif replica.mark.connected:
+            wait_until(self._have_all_looked, "the other thread has indexed")
+        return super().monotonic_ns()
+
+    def _have_all_looked(self) -> bool:
+        return all(looks > 1 or not thread.is_alive() for thread, looks in list(self._looks.items()))
+
+
 class Following:
     """A replica in this process, on a disk that fails on command. `said` has what it tells."""
 
@@ -29,9 +57,10 @@ class Following:
         certificate, key = scene.certificates.make("of-copy")
         credentials = Credentials(certificate, key, scene.certificates.authority)
         self.faults, self.said = FaultsDirectory(scene.copy), list[str]()
-        self.replica = Replica(
+        clock = LateIndexing()
+        self.replica = clock.replica = Replica(
             scene.copy, f"localhost:{scene.port}", credentials, "copy",
-            tell=self.said.append, channel=FaultyChannel(scene.copy),
+            tell=self.said.append, channel=FaultyChannel(scene.copy), clock=clock,
         )  # fmt: skip
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
