@@ -117,7 +117,7 @@ class ReaderPosition:
         committed = self._kept.flushed(self._done)
         reader = self._registered(committed)
         if known != reader:
-            self._kept.save(reader, epoch=None)
+            self._kept.save(reader, source.epoch)
         self.given_by, self._committed = source, committed
         return QueueStarts(EARLIEST, by_topic(self._done))
 

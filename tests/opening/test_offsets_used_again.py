@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commitlog
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import DataLoss, ReaderError
-from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.stored_position import StoredPosition
+from commitlog.remote.leased_position import LeasedPosition
 from tests.builders.killed import kill_store
+from tests.served import is_by_url, place_of
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import end_of, rows, stream
 
@@ -156,6 +160,29 @@ def test_who_reads_meanwhile_is_told(tmp_path: Path) -> None:
     assert read(path) == NEW[:10]
     with commitlog.Reader(path, "orders", name="slow", ignore_corrupt=True) as slow:
         assert [message.value for message in slow] == NEW[:10]
+
+
+@pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
+@pytest.mark.usefixtures("both_ways")
+def test_a_start_as_a_new_reader_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has looked at the store before, and its first place would be behind new messages."""
+    path = tmp_path / "store"
+    send(path, OLD)
+    kept = LeasedPosition if is_by_url() else StoredPosition
+    load = kept.load
+
+    def late(position: Any) -> NamedReader | None:
+        monkeypatch.undo()
+        give_up(StoreDirectory(path).lane_directory(0))
+        send(path, NEW)
+        found: NamedReader | None = load(position)
+        return found
+
+    monkeypatch.setattr(kept, "load", late)
+    with pytest.raises(ReaderError, match="was started since and has lost messages"):
+        commitlog.Reader(place_of(path), "orders", name="billing", start="latest")
+    with commitlog.Reader(place_of(path), "orders", name="billing", ignore_corrupt=True) as billing:
+        assert [message.value for message in billing] == NEW
 
 
 def lose_first(lane: LaneDirectory) -> None:
