@@ -180,12 +180,12 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
     from commitlog.shm.counters import RetentionFlag
     from commitlog.statistics import store_statistics
 
-    directory = view.directory
+    directory, pool = view.directory, view.control.region.path.parent if view.control else None
     begin = firsts = _firsts(view)
     moved_ns = SYSTEM_CLOCK.monotonic_ns()
-    request.save(directory)
+    request.save(directory, pool)
     try:
-        while directory.trim_file.exists():
+        while request.file(directory, pool):
             SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
             now, before, firsts = SYSTEM_CLOCK.monotonic_ns(), firsts, _firsts(view)
             moved_ns = now if firsts != before else moved_ns
@@ -201,7 +201,7 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
                     f"{directory.logs_directory}, then repeat this command"
                 )
     finally:
-        request.remove(directory)  # nobody waits for it any more
+        request.remove(directory, pool)  # nobody waits for it any more
     held = _is_set(RetentionFlag.HELD_BY_READER, store_statistics(view))
     deleted = sum(first - begin.get(lane, first) for lane, first in _firsts(view).items())
     return deleted // view.segment_bytes, held

@@ -100,6 +100,7 @@ class Retention:
         self.directory, self.config, self.control, self.clock = directory, config, control, clock
         self.channel: FileChannel = directory.channel
         self._size, self._store_id = facts.segment_bytes, facts.id
+        self._pool = control.region.path.parent
         self._words = control.words
         self._needs = ReaderNeeds(directory, facts.id)
         keep_bytes = Config.from_json(facts.config).replication.keep_bytes
@@ -244,7 +245,7 @@ class Retention:
 
     def is_asked(self) -> bool:
         """Whether `commitlog trim` waits, with a request that can be read."""
-        return not self._complaint and self.directory.trim_file.exists()
+        return not self._complaint and TrimRequest.file(self.directory, self._pool) is not None
 
     def _read_request(self) -> None:
         """Reads what `commitlog trim` asks for. A file that is no request is removed.
@@ -254,10 +255,10 @@ class Retention:
         """
         self._request, self._request_is_done = None, False
         try:
-            self._request = TrimRequest.load(self.directory, self._store_id)
+            self._request = TrimRequest.load(self.directory, self._pool, self._store_id)
             if self._request and not self.directory.channel.is_locked(self.directory.trim_lock_file):
                 self._request = None
-                raise DamagedFile(f"{self.directory.trim_file}: the command that asked for it has ended")
+                raise DamagedFile(f"{self.directory.trim_file.name}: the command that asked for it has ended")
         except DamagedFile as error:
             if self._remove_request():
                 log.warning("%s: it is removed", error)
@@ -269,7 +270,7 @@ class Retention:
     def _remove_request(self) -> bool:
         """Removes the request. If that fails, it says so once, and returns False."""
         try:
-            TrimRequest.remove(self.directory)
+            TrimRequest.remove(self.directory, self._pool)
         except OSError as error:
             self._complain(error)
             return False

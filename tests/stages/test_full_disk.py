@@ -18,6 +18,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.record.record_layout import Buffer
 from commitlog.shm.layout import Lane
 from tests.builders.killed import kill_store
+from tests.command_line import run
 from tests.faults.bench import bench
 from tests.faults.channel import FaultsDirectory, Rule
 from tests.faults.supervisor import patched_stages
@@ -46,11 +47,11 @@ def fill(ballast: Path) -> None:
                 continue
 
 
-def send_until_refused(producer: commitlog.Producer, number: int) -> int:
+def send_until_refused(producer: commitlog.Producer, number: int, size: int = 1000) -> int:
     """Sends numbered messages until no buffer is left. Returns the next number."""
     try:
         while True:
-            producer.send("t", b"%d" % number + bytes(1000))
+            producer.send("t", b"%d" % number + bytes(size))
             number += 1
     except (errors.DiskFull, errors.NoBufferAvailable):
         return number
@@ -84,6 +85,32 @@ def test_each_stage_may_die_while_the_disk_is_full(tmp_path: Path) -> None:
             producer.flush(timeout=60)
         with commitlog.Reader(place / "store", start="earliest") as reader:
             assert [int(message.value.rstrip(b"\0")) for message in reader] == list(range(sent))
+
+    with_tmpfs(place, 8 * MIB, act)
+
+
+def test_a_trim_frees_a_disk_without_a_byte(tmp_path: Path) -> None:
+    """`health` names it as the way out, and it needs no room itself. What waits is written then."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def act() -> None:
+        with commitlog.Store.open(place / "store", CONFIG) as store, store.producer() as producer:
+            for number in range(100):
+                producer.send("t", b"%d" % number + bytes(10_000))
+            producer.flush()
+            wait_until(lambda: store.statistics().lanes[0].dispatched == store.statistics().lanes[0].wrote, "the index")
+            fill(place / "ballast")
+            sent = send_until_refused(producer, 100, 10_000)
+            assert b"at once: commitlog trim" in run("health", store.path).stdout
+            done = run("trim", store.path, "--keep-bytes", "500kB", "--yes")
+            assert (done.returncode, done.stdout[:8]) == (0, b"deleted "), done.stderr
+            wait_until(lambda: not store.statistics().lanes[0].faults, "the allocator to go on")
+            producer.flush(timeout=60)
+            with commitlog.Reader(store.path, start="earliest") as reader:
+                left = [int(message.value.rstrip(b"\0")) for message in reader]
+            assert 0 < left[0] < 100
+            assert left == list(range(left[0], sent))
 
     with_tmpfs(place, 8 * MIB, act)
 
