@@ -73,6 +73,11 @@ class ServerFile:
             self._channel.pwrite(fd, data, 0)
         self._channel.rename(temporary, self._folder / f"{self._id}.json")
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is still in the store: another one may be at the path by now, as a backup."""
+        return self._channel.is_at(self._lock.fd, self._folder / f"{self._id}.lock")
+
     def close(self) -> None:
         """Removes it."""
         _remove(self._folder, self._id, self._channel)

@@ -51,7 +51,7 @@ class Server:
         self.settings = settings = replace(settings, memory_bytes=memory_bytes)
         self._ending = threading.Event()
         self._processes: list[_Process] = []
-        self._files: dict[str, ServerFile] = {}
+        self._files: dict[str, ServerFile | None] = {}
         self._writing = threading.Lock()
         try:
             for number in range(processes):
@@ -62,7 +62,7 @@ class Server:
             raise
         for process in self._processes:
             process.tell_ports(self.ports)
-        self._files = {name: file for name, path in settings.stores.items() if (file := _server_file(path)) is not None}
+        self._files = dict.fromkeys(settings.stores)
         self._show()
 
     @property
@@ -86,10 +86,20 @@ class Server:
         """Writes for others to see what clients have used, after each change."""
         with self._writing:
             found = self.traffic() if self._files else {}
-            for name, file in self._files.items():
+            for name in self._files:
                 clients = {client: ClientTraffic(**counts) for client, counts in found.get(name, {}).items()}
                 with contextlib.suppress(OSError):  # the disk is full, or the store was removed: it is served on
-                    file.write(ServerStatistics(str(self.address(name)), os.getpid(), clients))
+                    if file := self._file(name):
+                        file.write(ServerStatistics(str(self.address(name)), os.getpid(), clients))
+
+    def _file(self, name: str) -> ServerFile | None:
+        """The file in the store that is at the path now. None where there is none to write to."""
+        file = self._files[name]
+        if file is None or not file.is_seen:
+            if file is not None:
+                file.close()
+            file = self._files[name] = _server_file(self.settings.stores[name])
+        return file
 
     def close(self) -> None:
         """Ends all processes. Running streams get a few seconds."""
@@ -100,7 +110,7 @@ class Server:
             process.wait()
         with self._writing:
             files, self._files = self._files, {}
-        for file in files.values():
+        for file in filter(None, files.values()):
             with contextlib.suppress(OSError):
                 file.close()
 

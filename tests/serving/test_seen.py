@@ -87,6 +87,20 @@ def test_an_open_stream_is_seen(tmp_path: Path) -> None:
         wait_until(lambda: clients(store)["everybody"].streams == 0)
 
 
+def test_a_server_is_seen_in_the_store_that_is_there_now(tmp_path: Path) -> None:
+    """Such as a backup that was put in the place of the store, which shows no server any more."""
+    store = small_store(tmp_path / "store")
+    shutil.copytree(store.path, tmp_path / "copy")
+    with server_of([store.path]) as server, client_of(address_of(server)) as client:
+        assert len(running_servers(store.directory)) == 1
+        store.path.rename(tmp_path / "old")
+        (tmp_path / "copy").rename(store.path)
+        assert sorted(client.rows(client.ticket())) == store.rows("orders")
+        wait_until(lambda: running_servers(store.directory) and clients(store)["everybody"].rows_read == 200)
+        assert running_servers(StoreDirectory(tmp_path / "old")) == []
+    assert list(store.directory.servers_directory.iterdir()) == []
+
+
 def test_a_server_that_was_killed_is_not_seen(tmp_path: Path) -> None:
     """The next one removes what it has left."""
     store = small_store(tmp_path / "store")
