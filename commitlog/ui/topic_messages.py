@@ -56,7 +56,7 @@ def found_messages(
     The last one has `end` and `found`. It goes on until `ends` says so. Raises what Reader raises.
     """
     lanes = None if question.partition is None else {question.partition}
-    shown, wanted = _Shown(path), question.search.lower()
+    shown, wanted = _Shown(path), question.search.encode()
     looked_at = found = 0
     told = SYSTEM_CLOCK.monotonic_ns()
     with Reader(path, question.topic, start=question.start, lanes=lanes, follow=question.follow) as reader:
@@ -82,7 +82,7 @@ def whole_message(path: str | os.PathLike[str], topic: str, partition: int, offs
     with Reader(path, topic, start=offset, lanes={partition}) as reader:
         message = next(reader, None)
     shown = _Shown(path, WHOLE_BYTES_MAX, WHOLE_ROWS_MAX)
-    line = None if message is None else shown.line(message, search.lower())
+    line = None if message is None else shown.line(message, search.encode())
     if line is None:
         raise OffsetOutOfRange(f"topic {topic} has no such message at offset {offset} of partition {partition}")
     return line
@@ -95,17 +95,18 @@ class _Shown:
         self._path, self._most, self._rows_max = path, most, rows
         self._schemas: TopicSchemas | None = None
 
-    def line(self, message: Message, wanted: str) -> dict[str, Any] | None:
+    def line(self, message: Message, wanted: bytes) -> dict[str, Any] | None:
         """The line of a message, or None where neither its key nor its value has the wanted text.
 
         Of a message with rows those are shown that have it, or all if the key has it.
         """
         cut: list[str] = []
-        of_all = wanted in (message.key or "").lower()
+        wanted = wanted.lower()  # of ASCII, as below
+        of_all = wanted in (message.key or "").encode().lower()
         try:
-            content = self._rows(message, "" if of_all else wanted, cut)
+            content = self._rows(message, b"" if of_all else wanted, cut)
         except _NoRows as error:
-            if not of_all and wanted.encode() not in message.value.lower():
+            if not of_all and wanted not in message.value.lower():
                 return None
             content = {**self._value(message.value, cut), **({"no_rows": str(error)} if str(error) else {})}
         if content.get("row_count") == 0:
@@ -142,7 +143,7 @@ class _Shown:
                 return {"value": part[: error.start].decode()}
             return {"value_base64": base64.b64encode(part).decode()}
 
-    def _rows(self, message: Message, wanted: str, cut: list[str]) -> dict[str, Any]:
+    def _rows(self, message: Message, wanted: bytes, cut: list[str]) -> dict[str, Any]:
         """Rows as JSON texts. Raises _NoRows, with a text where there should be some."""
         if version_of(message.headers) is None:
             raise _NoRows
@@ -159,7 +160,7 @@ class _Shown:
             rows = rows_of(message, self._schemas)
         except (CorruptRecord, StoreDamaged) as error:
             raise _NoRows(f"{error}:") from error
-        lines = [line for line in lines_of(rows) if wanted.encode() in line.lower()]
+        lines = [line for line in lines_of(rows) if wanted in line.lower()]
         first = [self._row(number, line, cut) for number, line in enumerate(lines[: self._rows_max])]
         return {"rows": first, "row_count": len(lines)}
 

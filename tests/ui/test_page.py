@@ -251,6 +251,19 @@ def test_messages_with_a_text_in_key_or_value(served: str) -> None:
     assert lines(served, "topic=orders&search=nowhere") == [{"looked_at": 4, "found": 0, "end": True}]
 
 
+def test_a_text_is_found_as_it_stands(tmp_path: Path) -> None:
+    """Also where it begins with a letter that ASCII has not: in a key, a value and a row."""
+    with commitlog.Store.open(tmp_path / "store", SMALL) as store:
+        store.create_topic("sales", schema="fruit STRING")
+        with store.producer() as producer:
+            producer.send("orders", "Äpfel".encode(), key="ÖL 7")
+            producer.send_rows("sales", [{"fruit": "Äpfel"}])
+            producer.flush(timeout=60)
+        with serving(store.path) as address:
+            for topic, text in (("orders", "ÄPF"), ("orders", "Öl"), ("sales", "Äpf")):
+                assert len(found(address, f"topic={topic}&search={quote(text)}")) == 1, text
+
+
 def test_rows_of_a_typed_topic(tmp_path: Path) -> None:
     """Rows are JSON texts, so that no digit is lost. A search takes single rows."""
     with commitlog.Store.open(tmp_path / "store", SMALL) as store:
