@@ -30,8 +30,9 @@ def foreach(stream: DataFrame, function: Callable[[pa.RecordBatch], object]) -> 
 
     While the function runs, rows gather: the next call has all of them. Each task has a Python
     process of its own, with its own copy of the function, which stays for the tasks of the next
-    batches. If the function has a method `flush`, that is called before Spark notes a position; a
-    method `close` is called when the process ends. What it prints is in the executor's terminal.
+    batches; each start of the query has new ones. If the function has a method `flush`, that is
+    called before Spark notes a position; a method `close` is called when the process ends. What it
+    prints is in the executor's terminal.
 
     Returns the writer of the stream: give it a checkpoint and a trigger, and start it. An error of
     the function ends the query as FunctionFailed. Rows come at least once. Raises JarNotUsable, and

@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -51,8 +51,10 @@ class Noting:
             file.write("".join(f"{line}\n" for line in lines))
 
 
-def orders(spark: SparkSession, path: Path) -> DataFrame:
+def orders(spark: SparkSession, path: Path, **options: object) -> DataFrame:
     stream = spark.readStream.format("commitlog").option("startingOffsets", "earliest")
+    for name, value in options.items():
+        stream = stream.option(name, str(value))
     return stream.option("subscribe", "orders").load(place_of(path)).coalesce(1)
 
 
@@ -94,12 +96,40 @@ def test_a_function_has_each_row_before_the_position_is_noted(
     found = noted(lines)
     assert {line: count for line, count in found.items() if line != "flush"} == dict.fromkeys(rows, 1)
     assert found["flush"] >= len(list(lines.iterdir())) > 0
-    before = set(lines.iterdir())
-    run(commitlog.spark.foreach(orders(spark, store.path), function), tmp_path / "another")
-    assert {line: count for line, count in noted(lines).items() if line != "flush"} == dict.fromkeys(rows, 2)
-    assert set(lines.iterdir()) == before
     run(commitlog.spark.foreach(orders(spark, store.path), function), checkpoint)
-    assert noted(lines).total() - noted(lines)["flush"] == 400
+    assert noted(lines).total() - noted(lines)["flush"] == 200
+    before = set(lines.iterdir())
+    by_batch = orders(spark, store.path, maxOffsetsPerTrigger=20)
+    run(commitlog.spark.foreach(by_batch, function), tmp_path / "another")
+    assert {line: count for line, count in noted(lines).items() if line != "flush"} == dict.fromkeys(rows, 2)
+    assert len(set(lines.iterdir()) - before) == 1
+    assert noted(lines)["flush"] >= found["flush"] + 10
+    end_processes(spark)
+
+
+def test_each_start_of_a_query_has_a_function_of_its_own(
+    spark: SparkSession, store: HandMadeStore, tmp_path: Path
+) -> None:
+    """An older one may write to a file that was removed since."""
+
+    class Written:
+        def __init__(self, path: Path) -> None:
+            self.path = path
+            self.file: IO[str] | None = None
+
+        def __call__(self, batch: pa.RecordBatch) -> None:
+            self.file = self.file or self.path.open("w")
+            self.file.write("row\n" * batch.num_rows)
+
+        def flush(self) -> None:
+            if self.file is not None:
+                self.file.flush()
+
+    for name in ("first", "again"):
+        written = tmp_path / "written"
+        run(commitlog.spark.foreach(orders(spark, store.path), Written(written)), tmp_path / name)
+        assert len(written.read_text().splitlines()) == 200
+        written.unlink()
     end_processes(spark)
 
 

@@ -7,9 +7,10 @@ import java.util.Timer;
 import java.util.TimerTask;
 
 /**
- * Python processes whose task has ended. The next task of the same function takes one.
+ * Python processes whose task has ended. The next task of the same function in the same query takes one.
  *
- * A stream has a task in each of its batches, and a process takes a third of a second to start.
+ * A stream has a task in each of its batches, and a process takes a third of a second to start. Another
+ * start of the query gets new ones: a function may have files open that were removed since.
  */
 final class IdleProcesses extends TimerTask {
     private static final long PATIENCE_MS = 30_000;
@@ -26,20 +27,20 @@ final class IdleProcesses extends TimerTask {
     }
 
     /** A process of this function: one that waits, or a new one. */
-    static RowsProcess take(RowsFunction function) throws CommitLogException {
-        RowsProcess found = ALL.taken(function);
-        return found == null ? new RowsProcess(function) : found;
+    static RowsProcess take(RowsFunction function, String run) throws CommitLogException {
+        RowsProcess found = ALL.taken(function, run);
+        return found == null ? new RowsProcess(function, run) : found;
     }
 
     static void give(RowsProcess process) {
         ALL.given(process);
     }
 
-    synchronized RowsProcess taken(RowsFunction function) {
+    synchronized RowsProcess taken(RowsFunction function, String run) {
         Iterator<RowsProcess> each = this.idle.iterator();
         while (each.hasNext()) {
             RowsProcess one = (RowsProcess) each.next();
-            if (one.function.equals(function)) {
+            if (one.run.equals(run) && one.function.equals(function)) {
                 each.remove();
                 if (one.isUsable()) {
                     return one;

@@ -29,6 +29,8 @@ final class RowsProcess implements Runnable {
     private static final long LOOK_MS = 100;
 
     final RowsFunction function;
+    /** The start of a query that it is for. */
+    final String run;
     long idleSinceNs;
     private final Process process;
     private List<UnsafeRow> gathered = new ArrayList<UnsafeRow>();
@@ -37,8 +39,9 @@ final class RowsProcess implements Runnable {
     private boolean isStopped;
     private CommitLogException failure;
 
-    RowsProcess(RowsFunction function) throws CommitLogException {
+    RowsProcess(RowsFunction function, String run) throws CommitLogException {
         this.function = function;
+        this.run = run;
         this.process = PythonCommand.start(PythonCommand.interpreter(), MODULE);
         Thread sender = new Thread(this, "commitlog-rows-to-python");
         sender.setDaemon(true);

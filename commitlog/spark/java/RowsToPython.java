@@ -1,5 +1,6 @@
 package commitlog.spark;
 
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.execution.python.streaming.PythonForeachWriter;
 import org.apache.spark.sql.types.StructType;
@@ -25,11 +26,16 @@ public final class RowsToPython extends PythonForeachWriter {
 
     public boolean open(long partition, long epoch) {
         try {
-            this.process = IdleProcesses.take(this.function);
+            this.process = IdleProcesses.take(this.function, run());
         } catch (CommitLogException error) {
             throw error.ofTask();
         }
         return true;
+    }
+
+    /** What tells a start of a query from any other: Spark names its jobs by it. */
+    private static String run() {
+        return String.valueOf(TaskContext.get().getLocalProperty("spark.jobGroup.id"));
     }
 
     public void process(UnsafeRow row) {
