@@ -110,7 +110,8 @@ DEFAULTS = ReadOptions()
 class ReadPlan:
     """Slices of the store at `path`, in the order in which they are read.
 
-    `store_id` is empty for a RocketMQ store root, which has no id.
+    `store_id` is empty for a RocketMQ store root, which has no id. `epoch` is the one that the
+    offsets are of: in a later one there may be other messages behind the place where it began.
     """
 
     path: str
@@ -118,6 +119,7 @@ class ReadPlan:
     segment_bytes: int
     slices: tuple[Slice, ...]
     options: ReadOptions = DEFAULTS
+    epoch: int = 0
 
     @property
     def one_log(self) -> bool:

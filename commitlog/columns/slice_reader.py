@@ -25,6 +25,7 @@ from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound, named_while_reading
 from commitlog.quantities import counted
+from commitlog.reading.earlier_epochs import check_planned
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.view import open_view
@@ -95,7 +96,7 @@ class _PlannedStore:
         self._stamp: tuple[int, int] | None = None
 
     def check(self) -> None:
-        """Raises DataLoss if another store is at the path.
+        """Raises DataLoss if another store is at the path, or one with other messages.
 
         If none is there, the open files are still the right ones.
         """
@@ -105,9 +106,20 @@ class _PlannedStore:
         if stamp in (None, self._stamp):
             return
         with contextlib.suppress(StoreNotFound):
-            if self._directory.load().id != self._plan.store_id:
+            facts = self._directory.load()
+            if facts.id != self._plan.store_id:
                 raise DataLoss(f"{self._plan.path} was deleted and made again while it was read; load it anew")
+            if facts.epoch != self._plan.epoch:
+                self._check_epoch()
             self._stamp = stamp
+
+    def _check_epoch(self) -> None:
+        plan, ends = self._plan, dict[tuple[str, int], int]()
+        for piece in plan.slices:
+            key = piece.topic, piece.lane
+            ends[key] = max(ends.get(key, 0), piece.end)
+        with contextlib.closing(open_view(plan.path)) as view:
+            check_planned(view, plan.epoch, ends, plan.options.wording.read_anew)
 
 
 class SliceReader:

@@ -283,7 +283,7 @@ class LocalIndex:
         return limit_rows(ranges, most, first, lambda key: self._messages(key, ranges[key], options))
 
     def plan(self, slices: tuple[Slice, ...], options: ReadOptions) -> ReadPlan:
-        return ReadPlan(self.path, self.store_id, self._view.segment_bytes, slices, options)
+        return ReadPlan(self.path, self.store_id, self._view.segment_bytes, slices, options, self.epoch)
 
     def hold_name(self, name: str) -> HeldReaderName:
         return HeldReaderName(self.path, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.epochs import OFFSET_MAX, Epoch, is_of_history, parted_at, shared_end
@@ -41,6 +41,27 @@ def shared_ends(
         with ConsumeQueue(view.lane_directory(lane).queue_path(topic)) as queue:
             found[topic, lane] = QueueBounds(queue, view.limits(lane).first, end).find()[1]
     return found
+
+
+def check_planned(view: LogView, epoch: int, ends: Mapping[tuple[str, int], int], read_anew: str) -> None:
+    """Checks that the store still has the messages before these ends, planned in an earlier epoch.
+
+    Raises DataLoss, with the advice `read_anew`, and DamagedFile.
+    """
+    refuse_lost(str(view.path), shared_ends(view, epoch, ends), ends, read_anew)
+
+
+def refuse_lost(
+    place: str, shared: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int], read_anew: str
+) -> None:
+    """Raises DataLoss if queues no longer have all messages before `ends`: see `shared_ends`."""
+    for (topic, lane), end in sorted(shared.items()):
+        had = ends[topic, lane]
+        if end < had:
+            raise DataLoss(
+                f"{place}: the messages {end:,} to {had - 1:,} of topic {topic}, lane {lane} are lost, and new ones get "
+                f"their offsets. {read_anew}"
+            )
 
 
 def check_read(index: TopicIndex, topics: Collection[str] | None, lanes: LaneChoice) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -445,8 +445,8 @@ class Fetching:
         queue.next = int(records.table.queue_offsets[-1]) + 1 if not queue.is_light else queue.next + len(records)
 
     def _records(self, parts: dict[QueueKey, Slice]) -> Iterator[Records]:
-        plan = self._index.plan(tuple(parts.values()), self._options)
-        ticket = ticket_of(plan, RECORD_COLUMNS, self._index.address.store, self.epoch)
+        plan = replace(self._index.plan(tuple(parts.values()), self._options), epoch=self.epoch)
+        ticket = ticket_of(plan, RECORD_COLUMNS, self._index.address.store)
         for batch, metadata in self._connection.read(ticket, patient=False):
             if metadata:
                 text = metadata.decode(errors="replace").removeprefix(f"{self._index.address.store}: ")

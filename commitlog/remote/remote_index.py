@@ -160,7 +160,7 @@ class RemoteIndex:
         return dict(zip(ranges, ends, strict=True))
 
     def plan(self, slices: tuple[Slice, ...], options: ReadOptions) -> ReadPlan:
-        return ReadPlan(self.path, self.store_id, 0, slices, options)
+        return ReadPlan(self.path, self.store_id, 0, slices, options, self.epoch)
 
     def hold_name(self, name: str) -> LeasedName:
         return LeasedName(self._connection, self.address.store, name)

@@ -17,11 +17,8 @@ from commitlog.remote.flight_connection import connection_of
 log = logging.getLogger(__name__)
 
 
-def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str, epoch: int | None = None) -> bytes:
-    """The ticket of a plan for these columns. It has no credential and no path.
-
-    With an `epoch`, it is refused as OffsetOutOfRange where the store is in another one.
-    """
+def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str) -> bytes:
+    """The ticket of a plan for these columns. It has no credential and no path."""
     return orjson.dumps(
         requests.RowsTicket(
             store,
@@ -29,7 +26,7 @@ def ticket_of(plan: ReadPlan, schema: pa.Schema, store: str, epoch: int | None =
             requests.encode_schema(schema),
             tuple((piece.topic, piece.lane, piece.start, piece.end) for piece in plan.slices),
             plan.options,
-            epoch,
+            plan.epoch,
         )
     )
 

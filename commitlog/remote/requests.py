@@ -278,7 +278,10 @@ class RowsTicket:
     slices: tuple[QueuePart, ...]
     options: ReadOptions = DEFAULTS
     epoch: int | None = None
-    """The epoch that the offsets are of, where a store in another one has to refuse them."""
+    """The epoch that the offsets are of; None in tickets of old clients, for any.
+
+    Whole records are refused in any other epoch: a Reader then looks again.
+    """
 
 
 def encode_schema(schema: pa.Schema) -> str:

@@ -16,6 +16,7 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import StoreIndex
 from commitlog.planning.topic_columns import columns_of
 from commitlog.planning.topic_ranges import offsets_of
+from commitlog.reading.earlier_epochs import refuse_lost
 from commitlog.reading.known_topics import check_known
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.reading.starting_point import QueueStarts
@@ -90,24 +91,17 @@ class TopicRange:
             )
         if index.epoch == self.epoch:
             return
-        self._raise_lost(
-            index.shared_ends(self.epoch, self.bounds), {key: end for key, (_, end) in self.bounds.items()}
-        )
+        ends = {key: end for key, (_, end) in self.bounds.items()}
+        self._refuse_lost(index.shared_ends(self.epoch, self.bounds), ends)
 
     def check_read(self, epoch: int, places: Mapping[QueueKey, int]) -> None:
         """Raises DataLoss if messages before these places, read in an earlier epoch, are lost."""
         with _opened(self.place, self.topic, self.options) as index:
             ends = index.shared_ends(epoch, list(places))
-        self._raise_lost(ends, places)
+        self._refuse_lost(ends, places)
 
-    def _raise_lost(self, ends: Mapping[QueueKey, int], had: Mapping[QueueKey, int]) -> None:
-        """`ends`: up to where queues have the messages that there were."""
-        for (topic, lane), end in sorted(ends.items()):
-            if end < had[topic, lane]:
-                raise DataLoss(
-                    f"{self.place}: the messages {end:,} to {had[topic, lane] - 1:,} of topic {topic}, lane {lane} are lost, "
-                    f"and new ones get their offsets. {self.options.wording.read_anew}"
-                )
+    def _refuse_lost(self, shared: Mapping[QueueKey, int], ends: Mapping[QueueKey, int]) -> None:
+        refuse_lost(str(self.place), shared, ends, self.options.wording.read_anew)
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """All rows, with these columns. It looks at the store when the first batch is asked for."""

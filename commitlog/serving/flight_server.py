@@ -23,6 +23,7 @@ from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.columns.read_plan import ReadPlan
 from commitlog.columns.slice_reader import read_slices
 from commitlog.columns.whole_records import RECORD_COLUMNS
+from commitlog.disk.epochs import is_of_history
 from commitlog.errors import DataLoss, IllegalArgument, OffsetOutOfRange, ServerBusy
 from commitlog.reading.topic_index import STOPPED_REREAD_NS
 from commitlog.remote import requests
@@ -301,12 +302,17 @@ def _schema(asked: requests.RowsTicket) -> pa.Schema:
 
 
 def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
-    """Raises DataLoss if another store is at the path than the one that was planned for."""
+    """Raises DataLoss if another store is at the path than the one that was planned for.
+
+    It raises OffsetOutOfRange for an epoch that this store, or this copy of it, was never in.
+    """
     with store.index(asked.options.isolation) as (index, _):
         if index.store_id != asked.store_id:
             raise DataLoss(f"{store.name} was deleted and made again since this read was planned; load it anew")
-        if asked.epoch not in (None, index.epoch):
-            raise OffsetOutOfRange(f"{store.name} is in epoch {index.epoch}, and the offsets are of {asked.epoch}")
+        epoch = index.epoch if asked.epoch is None else asked.epoch
+        is_known = asked.options.values != "records" and is_of_history(index.epochs, epoch)
+        if epoch != index.epoch and not is_known:
+            raise OffsetOutOfRange(f"{store.name} is in epoch {index.epoch}, and the offsets are of {epoch}")
         try:
             slices = answers.slices_now(index, asked.slices)
         except OffsetOutOfRange:
@@ -315,7 +321,7 @@ def _plan(store: ServedStore, asked: requests.RowsTicket) -> ReadPlan:
             SYSTEM_CLOCK.sleep(STOPPED_REREAD_NS / 1e9)  # another process may have looked a moment later
             index.refresh()
             slices = answers.slices_now(index, asked.slices)
-        return index.plan(slices, asked.options)
+        return replace(index.plan(slices, asked.options), epoch=epoch)
 
 
 Answer = Callable[[FlightServer, Caller, Any], Any]

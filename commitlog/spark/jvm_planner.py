@@ -5,7 +5,7 @@ ends with its input. All planning is that of the Python source; only the form of
 
     about "reading"  may the JVM read this?  → {"schema": …} or {"by_python": the reason}
     about "batch"    plan its tasks          → what ReadPlan.java and Slice.java take
-    about "times"    where are they?         → {"store_id": …, "ranges": offsets of each queue}
+    about "times"    where are they?         → {"store_id": …, "epoch": …, "ranges": by queue}
     about "topics"   which topics are there? → {"topics": their names}
     about "topic"    is this one there?      → what Catalog.java takes; {} if not
     about "stream"   all questions of a stream: see jvm_stream.py
@@ -221,7 +221,7 @@ def times(question: Question) -> Answer:
         index.refresh()
         wanted = question["since"], question["until"]
         ranges = [index.stored_between((topic, lane), *wanted) for topic, lane in question["queues"]]
-        return {"store_id": index.store_id, "ranges": ranges}
+        return {"store_id": index.store_id, "epoch": index.epoch, "ranges": ranges}
 
 
 def topics(question: Question) -> Answer:

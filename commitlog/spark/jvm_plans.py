@@ -29,6 +29,7 @@ def tasks_answer(plans: Sequence[ReadPlan], common: ReadPlan, followed: Iterable
     return {
         "store_file": str(StoreDirectory(common.path).file),
         "store_id": common.store_id,
+        "epoch": common.epoch,
         "segment_bytes": common.segment_bytes,
         "reserved_names": sorted(RESERVED_NAMES),
         "reserved_prefix": RESERVED_PREFIX,

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +14,13 @@ import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused, DataLoss, StoreSuperseded
 from tests.nightly import by_url_nightly
-from tests.served import place_of
+from tests.served import is_by_url, place_of
 from tests.spark.conftest import no_segments_mapped
-from tests.spark.driven_stream import Offset, end_of, rows, stream
+from tests.spark.driven_stream import Offset, end_of, rows, stream, values
+from tests.spark.jvm_frames import failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["no_segments_mapped"]
 pytestmark = [by_url_nightly, pytest.mark.usefixtures("both_ways")]
@@ -124,6 +129,42 @@ def test_a_running_query_hears_of_it(restored: Restored) -> None:
         restored.send(b"three", b"four")
         with pytest.raises(DataLoss, match="a backup restored"):
             end_of(reader, end)
+
+
+def test_a_batch_that_was_planned_before_gives_no_others_in_place_of_its_messages(restored: Restored) -> None:
+    """Where the backup has all that it was to read, it reads that."""
+    restored.send(b"one", b"two")
+    backup = restored.backup()
+    with stream(restored.store) as reader:
+        begin = reader.initialOffset()
+        shared = reader.partitions(begin, end_of(reader, begin))
+        restored.send(b"lost")
+        planned = reader.partitions(begin, end_of(reader, begin))
+        restored.restore(backup)
+        restored.send(b"three", b"four")
+        assert values(reader, shared) == [b"one", b"two"]
+        with pytest.raises(DataLoss, match="the messages 2 to 2 of topic orders, lane 0 are lost, and new ones get"):
+            values(reader, planned)
+
+
+@pytest.mark.parametrize("reads", ["any", "python"])
+def test_a_frame_of_spark_gives_no_others_in_place_of_its_messages(
+    restored: Restored, spark: SparkSession, reads: str
+) -> None:
+    """Nor does it leave them out, where only some of them are wanted."""
+    restored.send(b"one", b"two")
+    backup = restored.backup()
+    restored.send(b"lost")
+    options = {"subscribe": "orders", "reader": reads}
+    frame = spark.read.format("commitlog").options(**options).load(place_of(restored.store))
+    assert frame.count() == 3
+    restored.restore(backup)
+    restored.send(b"three")
+    for query in (frame, frame.where("timestamp > '2020-01-01'"), frame.where("offset = 2")):
+        assert failure(query.collect).startswith("DataLoss: ")
+    if reads == "any" and not is_by_url():  # else no filter is pushed down
+        assert frame.where("offset < 2").count() == 2
+    assert spark.read.format("commitlog").options(**options).load(place_of(restored.store)).count() == 3
 
 
 def test_a_query_that_has_read_no_more_than_the_backup_goes_on(restored: Restored) -> None:

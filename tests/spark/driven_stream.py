@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from commitlog.spark.source import CommitLogDataSource, StreamReader
@@ -39,5 +40,10 @@ def end_of(reader: StreamReader, start: Offset) -> Offset:
 
 def rows(reader: StreamReader, start: Offset, end: Offset) -> list[bytes]:
     """What a batch gives."""
-    batches = (batch for task in reader.partitions(start, end) for batch in reader.read(task))
+    return values(reader, reader.partitions(start, end))
+
+
+def values(reader: StreamReader, tasks: Sequence[InputPartition]) -> list[bytes]:
+    """What planned tasks give."""
+    batches = (batch for task in tasks for batch in reader.read(task))
     return [row["value"] for batch in batches for row in batch.to_pylist()]

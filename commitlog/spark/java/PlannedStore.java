@@ -14,12 +14,14 @@ final class PlannedStore {
     private final String name;
     private Path file;
     private final String id;
+    private final long epoch;
     private Object inode;
     private Object modified;
 
-    PlannedStore(String file, String id) {
-        this.name = file;
-        this.id = id;
+    PlannedStore(ReadPlan plan) {
+        this.name = plan.storeFile;
+        this.id = plan.storeId;
+        this.epoch = plan.epoch;
     }
 
     /** Finds the store at its path, as it was planned. */
@@ -45,6 +47,9 @@ final class PlannedStore {
         JsonNode found = Json.of(new String(Files.readAllBytes(this.file), "UTF-8"));
         if (!found.has("id") || !Json.text(found, "id").equals(this.id)) {
             throw new Unreadable("another store at " + this.file);
+        }
+        if ((found.has("epoch") ? Json.at(found, "epoch").asLong() : 0) != this.epoch) {
+            throw new Unreadable("the store was promoted or restored"); // Python knows what it still has
         }
         this.inode = facts.fileKey();
         this.modified = facts.lastModifiedTime();

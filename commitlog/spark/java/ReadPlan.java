@@ -11,6 +11,7 @@ final class ReadPlan implements Serializable {
 
     final String storeFile;
     final String storeId;
+    final long epoch;
     final long segmentBytes;
     final String[] reservedNames;
     final String reservedPrefix;
@@ -26,6 +27,7 @@ final class ReadPlan implements Serializable {
     ReadPlan(JsonNode answer) {
         this.storeFile = Json.text(answer, "store_file");
         this.storeId = Json.text(answer, "store_id");
+        this.epoch = Json.at(answer, "epoch").asLong();
         this.segmentBytes = Json.at(answer, "segment_bytes").asLong();
         this.reservedNames = Json.texts(Json.at(answer, "reserved_names"));
         this.reservedPrefix = Json.text(answer, "reserved_prefix");

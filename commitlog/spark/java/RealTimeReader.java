@@ -67,7 +67,7 @@ final class RealTimeReader implements SupportsRealTimeRead {
         this.read = read;
         this.task = task;
         this.json = json;
-        this.store = new PlannedStore(read.storeFile, read.storeId);
+        this.store = new PlannedStore(read);
         String offset = read.isTyped || json != null ? "_offset" : "offset";
         StructType all = with(wanted, offset, DataTypes.LongType);
         this.columns = read.isTyped ? with(all, "_row", DataTypes.IntegerType) : all;

@@ -45,7 +45,7 @@ final class TaskReader implements PartitionReader {
 
     /** Reads what the filters keep. */
     TaskReader(ReadPlan plan, Slice[] slices, RowFilter[] filters, StructType wanted) {
-        this(plan, slices, filters, wanted, new PlannedStore(plan.storeFile, plan.storeId));
+        this(plan, slices, filters, wanted, new PlannedStore(plan));
     }
 
     /** Reads from a store that other readers of the task look at too. */

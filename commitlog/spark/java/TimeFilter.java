@@ -78,7 +78,8 @@ final class TimeFilter {
         }
         try {
             JsonNode answer = Planner.ask(question);
-            boolean isTheSame = Json.text(answer, "store_id").equals(planned.plan().storeId);
+            boolean isTheSame = Json.text(answer, "store_id").equals(planned.plan().storeId)
+                && Json.at(answer, "epoch").asLong() == planned.plan().epoch;
             return isTheSame ? cut(tasks, Json.at(answer, "ranges")) : tasks;
         } catch (CommitLogException error) {
             return tasks;
