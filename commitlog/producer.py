@@ -25,70 +25,37 @@ import sys
 from collections.abc import Mapping, Sequence
 from time import time_ns
 from types import TracebackType
-from typing import NoReturn
 
 from commitlog.appending.acknowledgements import LaneProgress
-from commitlog.appending.appender import Appender, Topic
+from commitlog.appending.appender import Appender
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.last_record import last_record
 from commitlog.appending.lease import Lease
 from commitlog.appending.message_arguments import Value, Values, as_bytes, check_keys, check_numbers
 from commitlog.appending.program_end import close_at_end
 from commitlog.appending.row_producer import RowProducer
+from commitlog.appending.size_limits import checked_batch_size, record_bytes_max, too_large
 from commitlog.appending.thread_turns import FREE, INSIDE, UNSURE, Turns, is_inside
+from commitlog.appending.topic_state import NoTopics, TopicState
 from commitlog.appending.write_place import WritePlace
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.writable_topic import WritableTopic, check_writable_name
-from commitlog.errors import ConcurrentUse, ForkedProducer, MessageTooLarge, ProducerClosed, disk_error, refuse_copy
+from commitlog.errors import ConcurrentUse, ForkedProducer, ProducerClosed, disk_error, refuse_copy
 from commitlog.forks import settle
 from commitlog.message import Message, message_of
 from commitlog.native import core
 from commitlog.receipt import BatchReceipt, Level, Receipt
-from commitlog.record.batch import batch_size, encode_batch, largest_record
+from commitlog.record.batch import encode_batch
 from commitlog.record.bodies import Bodies
-from commitlog.record.bound_encoder import BoundEncoder, bind
 from commitlog.record.host import Host
 from commitlog.record.properties import RESERVED_NAMES, encode_keyed_properties, encode_properties
 from commitlog.record.record import RecordEncoder, decode
-from commitlog.record.record_layout import BLANK_BYTES, MAGIC_BLANK, size_and_magic
+from commitlog.record.record_layout import MAGIC_BLANK, size_and_magic
 from commitlog.shm.layout import COUNTER_MAX, Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
 from commitlog.statistics import LaneStatistics, lane_statistics
 
-MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-STORE_ADDRESS = "127.0.0.1"
-STORE_PORT = 10911
-
-
-class _Topic(Topic):
-    """The facts that a producer keeps about a topic that it has sent to.
-
-    `encode` and `overhead` are for messages without key, headers and tags.
-    """
-
-    __slots__ = ("encode", "encoded", "overhead", "writable")
-    encoded: bytes
-    encode: BoundEncoder
-    overhead: int
-    writable: WritableTopic
-
-    @classmethod
-    def of(cls, encoder: RecordEncoder, topic: WritableTopic, next_offset: int) -> _Topic:
-        made = cls(*encoder.template(topic.encoded), next_offset)
-        made.writable, made.encoded = topic, topic.encoded
-        made.encode, made.overhead = bind(encoder, topic.encoded)
-        return made
-
-
-class _Gone(dict[str, _Topic]):
-    """The topics of a producer that can't be used any more: every look-up raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def get(self, *_: object) -> NoReturn:
-        raise self._error
+STORE_ADDRESS, STORE_PORT = "127.0.0.1", 10911
 
 
 class Producer(Appender, RowProducer):
@@ -133,11 +100,11 @@ class Producer(Appender, RowProducer):
         self.store_host = Host.of(STORE_ADDRESS, STORE_PORT + lease.lane)
         self._progress = LaneProgress(attachment, lease.lane, self.store_host, clock)
         self._place = WritePlace(attachment, lease, self._progress, clock)
-        self.message_bytes_max = min(MESSAGE_BYTES_MAX, self._place.segment_bytes // 4)
+        self.message_bytes_max = record_bytes_max(self._place.segment_bytes)
         self._encoder = RecordEncoder(lease.lane, Host.of(STORE_ADDRESS, 0), self.store_host, config.store.record_crc)
         self._row_sending = None
-        self._topics: dict[str, _Topic] = {}
-        self._typed: dict[str, _Topic] = {}
+        self._topics: dict[str, TopicState] = {}
+        self._typed: dict[str, TopicState] = {}
         self._known_offsets = end.queue_offsets
         self._words = words = attachment.words
         first_word = attachment.control.row_at(lease.lane)
@@ -212,7 +179,7 @@ class Producer(Appender, RowProducer):
             )
             size = state.overhead + len(value) + len(encoded)
             if size > self.message_bytes_max:
-                raise self._too_large(size)
+                raise too_large(size, self._place.segment_bytes)
             place, where, offset = self._place, self._wrote, state.next_offset
             if where + size > place.limit:
                 where = self._make_room(where, size)
@@ -300,8 +267,8 @@ class Producer(Appender, RowProducer):
             else:
                 check_keys(keys, key, made.count)
                 encoded = encode_keyed_properties(keys, tags, headers, wait, append_crc=append_crc)
-            size = self._batch_size(state.encoded, made, encoded)
             place, where, offset, words = self._place, self._wrote, state.next_offset, self._words
+            size = checked_batch_size(self._encoder, state.encoded, made, encoded, place.segment_bytes)
             if where + size > place.limit:
                 where = self._make_room(where, size)
             self._tick()
@@ -312,8 +279,7 @@ class Producer(Appender, RowProducer):
             receipt = BatchReceipt((self._progress, topic, offset, where, end, places))
             publish(words, self._wrote_at, end)  # publishes them all
             words[self._messages_at] = self._messages = messages
-            state.next_offset = next_offset
-            self._wrote = end
+            state.next_offset, self._wrote = next_offset, end
             self._token, token = FREE, None
         except BaseException as error:
             if token is not None:
@@ -375,31 +341,7 @@ class Producer(Appender, RowProducer):
         self._write_to(None, 0, -1)
         self._place.leave()
 
-    def _batch_size(self, topic: bytes, bodies: Bodies, properties: bytes | list[bytes]) -> int:
-        """The size of a batch in bytes.
-
-        Raises MessageTooLarge for the batch or one of its messages.
-        """
-        size = batch_size(self._encoder, topic, bodies, properties)
-        largest = largest_record(self._encoder, topic, bodies, properties)
-        if largest > self.message_bytes_max:
-            raise self._too_large(largest)
-        segment_bytes = self._place.segment_bytes
-        if size > segment_bytes - BLANK_BYTES:
-            raise MessageTooLarge(
-                f"MESSAGE_SIZE_EXCEEDED: a batch of {size:,} bytes, a segment of this store has {segment_bytes:,}: "
-                f"send smaller batches"
-            )
-        return size
-
-    def _too_large(self, size: int) -> MessageTooLarge:
-        more = "" if self.message_bytes_max == MESSAGE_BYTES_MAX else ", or make a store with larger segments"
-        return MessageTooLarge(
-            f"MESSAGE_SIZE_EXCEEDED: a record of {size:,} bytes, this store takes {self.message_bytes_max:,}: split the "
-            f"value{more}"
-        )
-
-    def _open_topic(self, topic: str, headers: object) -> _Topic:
+    def _open_topic(self, topic: str, headers: object) -> TopicState:
         """Returns the facts about a topic that is not in `_topics`: a new topic, or a typed one.
 
         Typed topics are not in `_topics`, so only messages with rows pay for the look at their
@@ -409,7 +351,7 @@ class Producer(Appender, RowProducer):
         state.writable.check(headers)
         return state
 
-    def _state_of(self, topic: str) -> _Topic:
+    def _state_of(self, topic: str) -> TopicState:
         name = check_writable_name(topic).decode()  # a str of a subclass may have a hash of its own
         state = self._topics.get(name) or self._typed.get(name)
         if state is None:
@@ -417,7 +359,7 @@ class Producer(Appender, RowProducer):
             if next_offset is None:
                 next_offset = self._lease.queue_end(name)
             writable = WritableTopic.of(self._attachment.directory, name)
-            state = _Topic.of(self._encoder, writable, next_offset)
+            state = TopicState.of(self._encoder, writable, next_offset)
             (self._typed if writable.versions else self._topics)[name] = state
         return state
 
@@ -506,7 +448,7 @@ class Producer(Appender, RowProducer):
         """
         if self._attachment.forked:
             return
-        gone = _Gone(ProducerClosed(f"lane {self.lane}: this producer was closed"))
+        gone = NoTopics(ProducerClosed(f"lane {self.lane}: this producer was closed"))
         token = None
         try:
             token, self._token = self._token, None
@@ -527,9 +469,8 @@ class Producer(Appender, RowProducer):
 
     def _die_after_fork(self) -> None:
         self._closed, self._token = True, False  # a thread that was inside is the parent's
-        self._topics = _Gone(
-            ForkedProducer(f"lane {self.lane}: this producer belongs to the parent process; make one in the child")
-        )
+        why = f"lane {self.lane}: this producer belongs to the parent process; make one in the child"
+        self._topics = NoTopics(ForkedProducer(why))
 
     __reduce_ex__ = refuse_copy
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -236,3 +238,32 @@ def test_the_main_job_sends_nothing_twice(tmp_path: Path) -> None:
         assert (sender.sequence, sender.waits) == (2, 0)
         made.settle()
         assert made.durable_bodies() == [b"one", b"two"]
+
+
+def test_sync_flush_returns_when_flushed_and_times_out_by_name(tmp_path: Path) -> None:
+    """With the flusher stopped it raises, and the error has the receipt.
+
+    The message still becomes flushed later.
+    """
+    config: dict[str, Any] = {"store": {"segment_bytes": 1 << 16, "flush_disk_type": "SYNC_FLUSH"}}
+    patient, hasty = ({**config, "producer": {"sync_flush_timeout_ms": limit}} for limit in (60_000, 2000))
+    with commitlog.Store.open(tmp_path / "store", patient) as store:
+        receipt = store.producer().send("t", b"first")
+        assert (receipt.done("flushed"), receipt.status) == (True, PutMessageStatus.PUT_OK)
+    with commitlog.Store.open(tmp_path / "store", hasty) as store:
+        producer = store.producer()
+        flusher = int((store.path / "locks" / "flusher").read_text())
+        os.kill(flusher, signal.SIGSTOP)
+        with pytest.raises(errors.WaitTimeout) as second:
+            producer.send("t", b"second")
+        late = second.value.receipt
+        assert late is not None
+        assert late.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        unwaited = producer.send("t", b"third", wait=False)
+        times = producer.statistics().put_times or {}
+        assert sum(times[name] for name in ("<3s", "<4s", "<5s", "<10s", ">=10s")) == 1  # the second's
+        with pytest.raises(errors.WaitTimeout, match="stay in the log"):
+            producer.flush(timeout=0.05)
+        os.kill(flusher, signal.SIGCONT)
+        assert unwaited.wait("flushed", timeout=60) is PutMessageStatus.PUT_OK
+        assert late.wait().name == "PUT_OK"

@@ -5,11 +5,7 @@ Nothing brings the messages back, and no offset names two messages.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
-import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ import pytest
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.disk.checkpoint import Positions, PositionsFile
-from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreFacts, new_store_id
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import DamagedFile, DataLoss, ReaderError, UnknownTopic
@@ -32,7 +28,7 @@ from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.topic_trim import carry_out, parse_before, plan_deletion, plan_trim
 from commitlog.reading.view import StoreView
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
-from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
+from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.builders.killed import kill_store
 from tests.builders.named_reader import billing, rest
 from tests.builders.spark_source import run_stream as run
@@ -454,62 +450,6 @@ def test_more_marks_than_can_be_read_are_refused(store: HandMadeStore) -> None:
         marks.raise_to(store.id, many)
     assert given(store) == expected(0)
     assert len(indexed(StoreView(store.path)).lanes[0].trims) == 40_000
-
-
-class Killed(FileChannel):
-    """Kills its process before the n-th call that changes something on the disk."""
-
-    def __init__(self, before: int) -> None:
-        self.left = before
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def write_once(self, fd: int, data: bytes | memoryview | bytearray, offset: int) -> int:  # type: ignore[override]
-        self._step()
-        return super().write_once(fd, data, offset)
-
-    def fdatasync(self, fd: int) -> None:
-        self._step()
-        super().fdatasync(fd)
-
-    def rename(self, source: str | Path, target: str | Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def sync_directory(self, path: str | Path) -> None:
-        self._step()
-        super().sync_directory(path)
-
-
-def raise_marks(path: Path, steps: int) -> None:
-    view = StoreView(path, Killed(steps))
-    carry_out(view, plan_trim(indexed(view), "orders", parse_before("orders", "90")))
-    os._exit(0)
-
-
-def test_killed_at_any_step(tmp_path: Path) -> None:
-    """Each lane has its old marks or the new ones. The same command then ends the work."""
-    run_killed: Callable[..., multiprocessing.process.BaseProcess] = multiprocessing.get_context("fork").Process
-    seen = set()
-    for step in range(30):
-        store = small_store(tmp_path / str(step), rows=100)
-        trim(store, "10")
-        process = run_killed(target=raise_marks, args=(store.path, step))
-        process.start()
-        process.join(60)
-        with closing(StoreView(store.path)) as view:
-            ranges = indexed(view).ranges("orders")
-            firsts = [ranges[lane].first for lane in (0, 1)]
-        assert set(firsts) <= {10, 90}
-        seen.add(tuple(firsts))
-        trim(store, "90")
-        assert given(store) == expected(90)
-        if process.exitcode == 0:
-            break
-    assert seen == {(10, 10), (90, 10), (90, 90)}
 
 
 def test_marks_are_kept_for_readers_of_all_topics(store: HandMadeStore) -> None:

@@ -13,7 +13,7 @@ use crate::calls::answered;
 use crate::layout::{PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, TOTAL_SIZE_AT};
 use crate::memory::{Bytes, Source};
 use crate::message::message_of;
-use crate::scan::{Record, is_topic, length_at};
+use crate::record::{Record, is_topic, length_at};
 
 /// How many messages are made at once.
 const MESSAGES_MOST: usize = 1000;

@@ -14,6 +14,7 @@ mod memory;
 mod memory_order;
 mod message;
 mod properties;
+mod record;
 mod scan;
 mod tags;
 mod watch;

@@ -1,10 +1,11 @@
-"""The messages of one test in a store that all tests of a file share."""
+"""A store that all tests of a file share: the messages of one test, and its URL."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import commitlog
+from tests.served import by_url, place_of
 
 _begins: dict[Path, dict[int, int]] = {}
 """Where in each lane of a store the messages of the test begin."""
@@ -23,3 +24,8 @@ def messages(store: commitlog.Store, topic: str | None = None) -> list[commitlog
     begins = _begins.get(store.path, {})
     with commitlog.Reader(store.path, topic=topic) as reader:
         return [message for message in reader if message.physical_offset >= begins.get(message.partition, 0)]
+
+
+def url_of(path: Path, served_base: str) -> str:
+    with by_url(served_base):
+        return place_of(path)
