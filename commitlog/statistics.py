@@ -236,7 +236,7 @@ def _store_statistics(view: StoreView, clock: Clock) -> StoreStatistics:
         throughput=throughput(control.words, now) if control else (),
         retention=_retention(control.words) if control else None,
         killed=not running and not mark and not view.facts.is_backup and not _stopped_properly(view),
-        starting=running and not mark and not _has_opened(view),
+        starting=running and not mark and view.foreign_owner is None and not _has_opened(view),
         supervisor_silent_ms=max(now - control.words[Header.SUPERVISOR_HEARTBEAT], 0) / 1e6 if control else None,
         replica_of=mark.source if mark else "",
         replica_behind_ms=mark.behind_ms(clock.wall_ms()) if mark else 0,

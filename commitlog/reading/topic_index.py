@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 
 from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.disk.locks import is_running
 from commitlog.disk.schema_versions import declared_topics
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DamagedFile, ReadingWarning
@@ -130,6 +131,12 @@ class TopicIndex:
         lanes = [lane for lane, index in self.lanes.items() if index.log.goes_on(index.limit)]
         if not lanes or self.view.is_replica:
             return ""
+        owner = self.view.foreign_owner
+        if owner is not None and is_running(StoreDirectory(self.view.path, self.view.channel), None):
+            return (
+                f"{self.view.path} is run by user {owner}, whose shared memory this user can't see: what its `positions` "
+                f"do not say yet, about a second, is read later"
+            )
         return (
             f"{self.view.path} was not stopped properly: lane {', '.join(map(str, lanes))} has more than its `positions` "
             f"say, which is not read; `commitlog run` on the store takes in what is whole of it"

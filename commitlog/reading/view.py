@@ -121,6 +121,10 @@ class LogView(Protocol):
     def is_replica(self) -> bool:
         """Whether `commitlog replica` writes to it: its positions move, and it has no pool."""
 
+    @property
+    def foreign_owner(self) -> int | None:
+        """The user whose store it is, where that is another one: nobody else sees its pool."""
+
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since."""
 
@@ -270,6 +274,13 @@ class StoreView:
     def is_replica(self) -> bool:
         return self.directory.replica_file.exists()
 
+    @property
+    def foreign_owner(self) -> int | None:
+        if self.control is not None:
+            return None
+        owner = os.stat(self.path).st_uid
+        return None if owner == os.geteuid() else owner
+
     def refresh(self) -> None:
         """Looks whether the store was stopped or started since.
 
@@ -382,6 +393,7 @@ class RocketMQView:
 
     live, one_log, is_replica, store_id, pool, pool_key = False, True, False, "", None, None
     control: ControlRegion | None = None
+    foreign_owner: int | None = None
     epoch, epochs = 0, ()
 
     def __init__(self, path: str | os.PathLike[str], channel: FileChannel = DISK) -> None:

@@ -221,6 +221,9 @@ def _store(snapshot: StoreSnapshot, limits: HealthLimits) -> Iterator[Reason]:
         yield from _own_replica(facts, limits)
     elif not facts.running:
         yield _reason("stopped", "the store does not run", "start it", run)
+    elif snapshot.foreign_owner is not None:
+        text = f"it runs, and belongs to user {snapshot.foreign_owner}: nobody else sees what its stages do"
+        yield _reason("unreadable", text, "look as its owner; what is wrong with it", f"commitlog doctor {quoted}")
     elif facts.starting:
         text = "the store is being opened, and no stage runs yet"
         yield _reason("starting", text, "wait; what it does", f"commitlog logs {quoted} --stage supervisor")

@@ -133,6 +133,8 @@ class StoreSnapshot:
     """Why there are no topics and readers here: what tells of them is damaged. Else empty."""
     damaged_files: tuple[str, ...] = ()
     """What is wrong with other small files: schemas, and the ends of topics."""
+    foreign_owner: int | None = None
+    """The user whose store it is, where that is another one: its stages can't be seen then."""
     config: Config = field(default_factory=Config)
     """The configuration of the last start, with what was reloaded since."""
 
@@ -193,6 +195,7 @@ class StoreWatch:
             backed_up_ms=note.ended_ms if (note := backup_note(self.view.directory)) else None,
             index_damage=index_damage,
             damaged_files=self._look_at_files(),
+            foreign_owner=self.view.foreign_owner,
             config=Config.from_json(self.view.facts.config),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.another_user import NOBODY, as_root
 from tests.builders.hand_made import small_store
 from tests.builders.named_reader import CHANGES, billing
 from tests.command_line import run
+from tests.waiting import wait_until
 
 pytestmark = as_root
 
@@ -63,6 +65,34 @@ def test_named_readers(theirs: Path, action: Callable[[Path], object]) -> None:
     assert owners(theirs) == before
     with commitlog.Reader(theirs, topic="orders") as reader:
         assert len(list(reader)) == 200
+
+
+def test_one_that_runs(tmp_path: Path) -> None:
+    """Nobody says that it starts, or was killed: its pool is not for other users, root too."""
+    config = {"flusher": {"positions_interval_ms": 600_000}}
+    with commitlog.Store.open(tmp_path / "store", config) as store, store.producer() as producer:
+        directory = StoreDirectory(store.path)
+        producer.send("orders", b"x").wait("flushed", timeout=60)
+        wait_until(lambda: directory.load().lanes, "the lane in store.json")
+        producer.send("orders", b"in no file's positions").wait("flushed", timeout=60)
+        pool = directory.load().pool
+        assert pool is not None
+        owned = store.path, Path(pool.directory)
+        for one in owned:
+            os.chown(one, NOBODY, -1)
+        try:
+            said = {word: run(word, store.path) for word in ("top", "stat", "topics", "metrics")}
+            facts = json.loads(run("stat", store.path, "--json").stdout)
+        finally:
+            for one in owned:
+                os.chown(one, os.geteuid(), -1)
+    assert f"DOWN: it runs, and belongs to user {NOBODY}: ".encode() in said["top"].stdout
+    assert (facts["running"], facts["starting"], facts["killed"]) == (True, False, False)
+    assert b'commitlog_health_reasons{code="unreadable"' in said["metrics"].stdout
+    for done in said.values():
+        assert done.returncode == 0
+        assert f"is run by user {NOBODY}".encode() in done.stderr
+        assert b"not stopped properly" not in done.stderr
 
 
 def test_a_backup(theirs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
