@@ -19,7 +19,7 @@ import pytest
 from tests.children import in_child
 
 CLONE_NEWTIME, CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x80, 0x20000, 0x4000000, 0x10000000
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -35,6 +35,18 @@ def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
 
     def act() -> None:
         _call("mount", b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size},mode=0700".encode())
+        action()
+
+    _with_own_mounts(act)
+
+
+def read_only(place: Path, action: Callable[[], None]) -> None:
+    """Runs the action in a child where nothing below `place` can be written."""
+
+    def act() -> None:
+        name = os.fsencode(place)
+        _call("mount", name, name, None, MS_BIND, None)
+        _call("mount", None, name, None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
         action()
 
     _with_own_mounts(act)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,8 +44,7 @@ def file_system(here: Surroundings) -> Iterator[Finding]:
     else:
         yield good(Code.FILE_SYSTEM, text)
     yield from _room(here, place)
-    if os.access(place, os.W_OK | os.X_OK):
-        yield from _calls(here, place)
+    yield from _calls(here, place)
 
 
 def _room(here: Surroundings, place: Path) -> Iterator[Finding]:
@@ -80,12 +80,19 @@ def _calls(here: Surroundings, place: Path) -> Iterator[Finding]:
             locked = channel.try_lock(fd) and channel.is_locked(probe)
             late_ms = os.fstat(fd).st_mtime_ns // 1_000_000 - here.clock.wall_ms()
         channel.sync_directory(place)
+    except PermissionError:
+        text = f"this user may not write to {place}, so no store starts there"
+        yield problem(Code.FILE_CALLS, text, "run as its owner, give it to this user (chown), or choose another path")
+        return
     except OSError as error:
+        remedy = "put the store on a local disk: ext4, xfs, btrfs, zfs"
+        if error.errno == errno.EROFS:
+            remedy = "mount it for writing; `dmesg` says whether an error of the disk made it so"
         text = f"the file system of {place} can't {doing}: {error.strerror}"
-        yield problem(Code.FILE_CALLS, text, "put the store on a local disk: ext4, xfs, btrfs, zfs")
+        yield problem(Code.FILE_CALLS, text, remedy)
         return
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             channel.unlink(probe)
     if locked:
         yield good(Code.FILE_CALLS, "its file system reserves space, syncs, and locks")

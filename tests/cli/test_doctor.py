@@ -25,14 +25,16 @@ from commitlog.doctor.finding import Code, Finding, Surroundings
 from commitlog.doctor.interpreter import bytecode
 from commitlog.doctor.machine import limits
 from commitlog.doctor.packages import is_in_range
+from commitlog.doctor.store_checks import file_system
 from commitlog.opening.stray_pools import stray_pools
+from tests.another_user import as_nobody, as_root
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.killed import kill_store
 from tests.builders.package_tree import ROOT, package_tree
 from tests.children import without_privileges
 from tests.command_line import run
 from tests.crash.scene import pid_of
-from tests.namespaces import with_tmpfs
+from tests.namespaces import read_only, with_tmpfs
 from tests.waiting import wait_until
 
 quick_spark = pytest.mark.usefixtures("quick_spark_checks")
@@ -242,6 +244,26 @@ def test_a_store_on_a_tmpfs(tmp_path: Path) -> None:
         assert severities(found, Code.FILE_SYSTEM) == {"problem"}, found
 
     with_tmpfs(tmp_path, 1 << 20, look)
+
+
+@quick_spark
+def test_a_file_system_that_was_mounted_read_only(store: HandMadeStore) -> None:
+    """As after an error of the disk: no start works, whatever else is good."""
+
+    def look() -> None:
+        (one,) = findings(store.path)[Code.FILE_CALLS]
+        assert one["severity"] == "problem"
+        assert one["text"].endswith("can't make a file: Read-only file system")
+        assert "dmesg" in one["remedy"]
+
+    read_only(store.path, look)
+
+
+@as_root
+def test_a_directory_that_this_user_may_not_write_to(store: HandMadeStore) -> None:
+    """Also where there is no store yet, and nothing else is wrong."""
+    said = as_nobody(lambda: list(file_system(Surroundings(Path("/new")))))
+    assert "this user may not write to /, so no store starts there" in said
 
 
 @quick_spark
