@@ -131,7 +131,9 @@ class RealTimePlans:
         """Where a batch has ended: `reached` has the queues that are not where it was planned.
 
         A checkpoint is never ahead of what is flushed: a batch that has read more waits here.
-        Raises DataLoss if the store has lost messages that were read, and WaitTimeout.
+        Raises DataLoss if the store has lost messages that were read, and WaitTimeout. Where the
+        query goes on after that, it reads the lanes that are `lost` once more from where the batch
+        began, as there may be new messages at the offsets of those that were lost.
         """
         base, planned = (StreamOffset.from_json(json.loads(question[name])) for name in ("base", "end"))
         ends = {topic: dict(lanes) for topic, lanes in planned.ends.items()}
@@ -141,15 +143,18 @@ class RealTimePlans:
         assert isinstance(index, LocalIndex)
         lost = [lane["lane"] for lane in question["lanes"] if self._is_lost(index.index.view, lane)]
         index.refresh()
-        for topic, queues in ends.items():
-            for number in {*lost} & queues.keys():
-                queues[number] = min(queues[number], index.ranges(topic)[number].end)
         earliest = {
             topic: {lane: planned.begins.get(topic, {}).get(lane, 0) for lane in queues}
             for topic, queues in ends.items()
         }
+        for topic, queues in ends.items():
+            known = index.ranges(topic)
+            for number in {*lost} & queues.keys():
+                begin = base.ends.get(topic, {}).get(number, earliest[topic][number])
+                queues[number] = min(begin, known[number].end) if number in known else 0
         merged = StreamOffset(base.store, ends, epoch=base.epoch).following(base, earliest)
-        return {"offset": json.dumps(merged.to_json()), "latest": json.dumps(self._reader.reportLatestOffset())}
+        latest = json.dumps(self._reader.reportLatestOffset())
+        return {"offset": json.dumps(merged.to_json()), "latest": latest, "lost": lost}
 
     def _is_lost(self, view: LogView, lane: Answer) -> bool:
         """Whether the store has lost what was read of a lane before it was flushed.

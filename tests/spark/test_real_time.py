@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -332,36 +331,6 @@ def test_messages_come_before_they_are_flushed_if_asked(
             wait_until(
                 lambda: json.loads(offsets(checkpoint)[-1])["orders"] == {"0": 2}, "a checkpoint with the message"
             )
-
-
-def test_what_was_read_and_lost_before_it_was_flushed_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """As after a power cut: the pool is gone with what was only in memory."""
-    noting, path = Noting(tmp_path / "noted"), tmp_path / "store"
-    send_one(path, "1")
-    rows = frame(spark, path, isolation="accepted").select("value")
-    query = start(rows, noting, tmp_path / "checkpoint")
-    try:
-        await_values(query, noting, ["1"])
-        store = commitlog.Store.open(path)
-        with store.producer() as producer:
-            producer.send("orders", b"2")
-            await_values(query, noting, ["1", "2"])
-            producer.flush()
-            with halted_process(pid_of(path, "committer")):
-                producer.send("orders", b"3")
-                await_values(query, noting, ["1", "2", "3"])
-                pool = Path(json.loads((path / "store.json").read_text())["pool"]["directory"])
-                for name in ("", "committer", "flusher", "dispatcher", "allocator"):
-                    kill(pid_of(path, name))
-        await_stages_gone(path)
-        with pytest.raises(StageFailed):
-            store.close()
-        shutil.rmtree(pool)
-        send_one(path, "4")
-        wait_until(lambda: not query.isActive, "the end of the query")
-        assert error_line(query.exception()).startswith("DataLoss: lane 0: the query has read messages before")
-    finally:
-        query.stop()
 
 
 def test_limits_of_batches_are_refused(spark: SparkSession, tmp_path: Path) -> None:

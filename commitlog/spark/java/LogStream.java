@@ -236,6 +236,9 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
         question.put("start", start.json());
         question.put("parallelism", SparkContext.getOrCreate().defaultParallelism());
         this.following = this.answer(question, "planPartitions");
+        if (!Json.text(this.following, "base").equals(start.json())) { // another epoch: its messages are others
+            this.begun.clear();
+        }
         this.storeEnd = Json.text(this.following, "latest");
         this.plan = new ReadPlan(this.following);
         return FollowingTask.all(this.following, this.begun);
@@ -270,6 +273,9 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
         }
         JsonNode answer = this.answer(question, "mergeOffsets");
         this.storeEnd = Json.text(answer, "latest");
+        if (!Json.at(answer, "lost").isEmpty()) {
+            this.begun.clear(); // rows of messages that are lost do not count for new ones
+        }
         return new StreamOffset(Json.text(answer, "offset"));
     }
 
