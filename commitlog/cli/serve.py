@@ -15,7 +15,8 @@ from commitlog.clock import SignalEvent
 
 def serve(
     store: Annotated[
-        list[str], typer.Argument(metavar="STORE", help="Stores: PATH, or NAME=PATH.", envvar=STORE_VARIABLE)
+        list[Path],
+        typer.Argument(metavar="STORE", help="Stores: PATH, or NAME=PATH.", envvar=STORE_VARIABLE, readable=False),
     ],
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes a free one.")
@@ -54,7 +55,7 @@ def serve(
 
     only_says()
     settings = settings_of(
-        store,
+        list(map(str, store)),
         listen,
         certificate=certificate,
         key=key,

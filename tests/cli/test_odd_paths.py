@@ -48,6 +48,13 @@ def test_spaces_of_a_path_stay(tmp_path: Path) -> None:
     assert f"commitlog run '{tmp_path}/my  store'".encode() in done.stderr
 
 
+@pytest.mark.parametrize("command", ["serve", "metrics", "ui"])
+def test_stores_of_the_variable(tmp_path: Path, command: str) -> None:
+    """Commands that take several stores part them by a colon, and by nothing else."""
+    done = run(command, COMMITLOG_STORE=f"{tmp_path}/my store:{tmp_path}/other")
+    assert f"{tmp_path}/my store: there is no store here".encode() in done.stderr
+
+
 def test_what_is_in_the_place_of_a_file_of_tokens(tmp_path: Path) -> None:
     """`add` does not say that `add` makes one."""
     (tmp_path / "text").write_text("hello\n")
