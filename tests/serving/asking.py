@@ -85,7 +85,7 @@ class Client:
         slices = tuple(
             Slice(topic, int(lane), first, end, -1, 0) for lane, (first, end) in looked.queues[topic].items()
         )
-        plan = ReadPlan("", looked.store_id, 0, slices)
+        plan = ReadPlan("", looked.store_id, 0, slices, epoch=looked.epoch)
         return ticket_of(plan, SCHEMA, self.address.store)
 
     def batches(self, ticket: bytes) -> Iterator[pa.RecordBatch]:

@@ -62,6 +62,28 @@ def test_a_reader_passes_over_a_copy_that_is_behind(tmp_path: Path) -> None:
             assert [value for _, _, value in client.rows(ticket)] == [b"first", b"second"]
 
 
+def test_a_reader_passes_over_a_copy_that_has_parted_from_its_own(tmp_path: Path) -> None:
+    """It is as long, and has another message at the same offset."""
+
+    def send(path: Path, value: bytes) -> None:
+        with commitlog.Store.open(path) as store, store.producer() as producer:
+            producer.send("orders", value)
+            producer.flush()
+
+    old, new = tmp_path / "store", tmp_path / "copy" / "store"
+    send(old, b"first")
+    commitlog.backup(old, new)
+    send(old, b"of the old one")
+    send(new, b"second")
+    with server_of([old]) as parted, server_of([new]) as right:
+        with client_of(address_of(right)) as client:
+            ticket = client.ticket()
+        with client_of(address_of(parted)) as client, pytest.raises(OffsetOutOfRange, match="are of"):
+            client.rows(ticket)
+        with client_of(both(parted, right)) as client:
+            assert [value for _, _, value in client.rows(ticket)] == [b"first", b"second"]
+
+
 def test_a_client_is_warned_of_a_store_that_was_killed(tmp_path: Path) -> None:
     """It may have more messages than can be read; the warning has no path of the server."""
     store = HandMadeStore(tmp_path / "store")
