@@ -62,6 +62,7 @@ _READ_BYTES = 1 << 18
 _PACE_SECONDS = 0.05
 """How many seconds of lines are in one batch, about, if `--rate` is given."""
 _LOOK_SECONDS = 0.05
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_NS = 60_000_000_000
 """How long the command waits for stages that another command starts."""
 
@@ -103,9 +104,9 @@ def produce(
         commitlog produce data/events orders orders.tsv -K : --header source=shop
 
     A STORE that is missing is made. Where its stages do not run, they run for as long as this
-    command does, and it ends after all who send through them. Ctrl-C flushes what was sent, says
-    how much that is, and ends with exit code 130. Where COMMITLOG_STORE is set, STORE is left out:
-    `commitlog produce TOPIC [FILE]...`.
+    command does, and it ends after all who send through them. Ctrl-C and SIGTERM flush what was
+    sent, and say how much that is; the exit code of a Ctrl-C is 130. Where COMMITLOG_STORE is
+    set, STORE is left out: `commitlog produce TOPIC [FILE]...`.
     """
     _check_place(topic)
     if key_separator == "":
@@ -119,7 +120,17 @@ def produce(
             raise InputError(f"{name}: {reason}; nothing was sent")
     separator = unescaped(key_separator or "", "--key-separator")
     how = _Sending(topic, key, separator, tags, _headers(header or []), rows=rows, skips=skip_long)
-    how.send_all(store, served_address(store, token_file, ca_file, cert_file, key_file), names, count, rate)
+    address = served_address(store, token_file, ca_file, cert_file, key_file)
+    earlier = signal.signal(signal.SIGTERM, how.interrupt)
+    try:
+        how.send_all(store, address, names, count, rate)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, earlier)
+        if how.ended_by is signal.SIGTERM:  # as who has sent it expects
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def _check_place(topic: str) -> None:
@@ -230,7 +241,8 @@ class _Sending:
     sent: int = 0
     skipped: int = 0
     _read_row: Callable[[Any], Any] | None = None
-    _interrupted: bool = False
+    ended_by: signal.Signals | None = None
+    """The signal that has ended it, of Ctrl-C or SIGTERM."""
 
     def send_all(
         self, store: str, address: Address | None, names: list[str], count: int | None, rate: float | None
@@ -257,7 +269,7 @@ class _Sending:
                 for part in batches if rate is None else _paced(batches, rate):
                     self._send_whole(producer, part)
             except KeyboardInterrupt:
-                self._flush(producer, "Ctrl-C")
+                self._flush(producer, "SIGTERM" if self.ended_by is signal.SIGTERM else "Ctrl-C")
                 typer.echo(f"stopped: {self._result()}", err=True)
                 raise
             except (CommitLogError, OSError) as error:
@@ -289,7 +301,7 @@ class _Sending:
 
     def _send_whole(self, producer: AnyProducer, part: _Part) -> None:
         """Sends some lines and counts them; a Ctrl-C meanwhile raises KeyboardInterrupt then."""
-        earlier = signal.signal(signal.SIGINT, self._note_interrupt)
+        earlier = [signal.signal(number, self._note_interrupt) for number in _ENDS]
         try:
             self._send(producer, part)
         except CommitLogError as error:
@@ -298,12 +310,18 @@ class _Sending:
                 self.sent += len(part.lines)  # they are in the log; only their flush came too late
             raise
         finally:
-            signal.signal(signal.SIGINT, earlier)
-        if self._interrupted:
+            for number, handler in zip(_ENDS, earlier, strict=True):
+                signal.signal(number, handler)
+        if self.ended_by:
             raise KeyboardInterrupt
 
-    def _note_interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self._interrupted = True
+    def _note_interrupt(self, number: int, _frame: FrameType | None) -> None:
+        self.ended_by = signal.Signals(number)
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Ends it where it is: the handler of SIGTERM."""
+        self._note_interrupt(number, frame)
+        raise KeyboardInterrupt
 
     def _send(self, producer: AnyProducer, part: _Part) -> None:
         topic, tags, headers, lines = self.topic, self.tags, self.headers, part.lines

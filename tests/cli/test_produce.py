@@ -238,12 +238,15 @@ def fed(store: commitlog.Store, topic: str, data: bytes) -> Iterator[subprocess.
         yield process
 
 
-def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store) -> None:
-    with fed(store, "interrupted", b"one\ntwo\nthr") as process:
-        os.kill(process.pid, signal.SIGINT)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store, number: int, code: int) -> None:
+    """So does SIGTERM, by which service managers and timeout(1) end a command."""
+    topic = f"interrupted-{number}"
+    with fed(store, topic, b"one\ntwo\nthr") as process:
+        os.kill(process.pid, number)
         said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
-    assert said == b"stopped: 2 messages sent to interrupted, all on disk\n"
+    assert process.returncode == code
+    assert said == f"stopped: 2 messages sent to {topic}, all on disk\n".encode()
 
 
 def test_rows_of_a_topic_without_a_schema(store: commitlog.Store, tmp_path: Path) -> None:
