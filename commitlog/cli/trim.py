@@ -103,6 +103,7 @@ def _kept(view: StoreView, request: TrimRequest) -> str:
         "the last of a lane": kept.last,
         why_wanted: kept.wanted,
         "kept for named readers or replicas": kept.held,
+        "not in the consume queues yet": kept.unindexed,
     }
     said = ", ".join(f"{count:,} {why}" for why, count in reasons.items() if count)
     return f"{sum(reasons.values()):,} stay" + (f": {said}" if said else "")
@@ -111,7 +112,7 @@ def _kept(view: StoreView, request: TrimRequest) -> str:
 def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
     """Prints what the trim would delete, as far as known. Returns whether it is anything."""
     from commitlog.reading.named_readers import NamedReaders
-    from commitlog.reading.segment_trim import plan_segment_trim
+    from commitlog.reading.segment_trim import plan_segment_trim, unindexed_segments
     from commitlog.reading.topic_index import TopicIndex
     from commitlog.reading.view import StoreView
 
@@ -120,9 +121,14 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
         _await_index(view)
         index = TopicIndex(view)
         index.refresh()
-        plan = plan_segment_trim(index, request)
+        plan, unindexed = plan_segment_trim(index, request), unindexed_segments(index)
     if not plan.segments:
-        if request.before_ms is not None:
+        if unindexed:
+            why = (
+                f"{counted(unindexed, 'segment')} can go only when the consume queues have their messages; `commitlog health "
+                f"{for_shell(directory.path)}` says what keeps the dispatcher"
+            )
+        elif request.before_ms is not None:
             why = f"no segment besides the last of each lane is older than {shown_time(request.before_ms)}"
         else:
             why = f"only the last segment of each lane is left, or all have no more than {request.keep_bytes:,} bytes"

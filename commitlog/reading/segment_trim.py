@@ -39,6 +39,8 @@ class KeptSegments:
     """Segments that are not older than the given time, or fit into the bytes to keep."""
     held: int
     """Segments that a named reader or a replica needs."""
+    unindexed: int
+    """Segments with messages that are in no consume queue yet: they stay until they are."""
 
 
 def plan_segment_trim(index: TopicIndex, request: TrimRequest) -> SegmentTrim:
@@ -59,7 +61,14 @@ def kept_segments(index: TopicIndex, request: TrimRequest) -> KeptSegments:
     ends = [_last_segment(index, lane) for lane in index.lanes]
     before = sum(max(end - limit.first, 0) for end, limit in zip(ends, limits, strict=True)) // index.view.segment_bytes
     held = plan_segment_trim(index, request).segments
-    return KeptSegments(sum(limit.flushed > 0 for limit in limits), before - held, held)
+    return KeptSegments(sum(limit.flushed > 0 for limit in limits), before - held, held, unindexed_segments(index))
+
+
+def unindexed_segments(index: TopicIndex) -> int:
+    """Counts the segments behind those that a trim may take, but for the last of each lane."""
+    size = index.view.segment_bytes
+    ends = {lane: segment_start(max(index.view.limits(lane).flushed - 1, 0), size) for lane in index.lanes}
+    return sum(max(end - _last_segment(index, lane), 0) for lane, end in ends.items()) // size
 
 
 def _last_segment(index: TopicIndex, lane: int) -> int:

@@ -14,8 +14,12 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli.app import app
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.disk.trim_request import TrimRequest
 from commitlog.inspecting.verify import verify_store
 from commitlog.reader import Reader
+from commitlog.reading.segment_trim import KeptSegments, kept_segments
+from commitlog.reading.topic_index import current_index
+from commitlog.reading.view import StoreView
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.cli.test_cli import config, running
 from tests.command_line import run
@@ -106,6 +110,23 @@ def test_it_says_what_would_go(tmp_path: Path) -> None:
         pass
     assert "; what a named reader has not read stays" in asked(store, "--keep-bytes", "0")
     assert "reader" not in asked(store, "--keep-bytes", "0", "--force")
+
+
+def test_segments_that_the_dispatcher_has_not_reached(tmp_path: Path) -> None:
+    """They stay, and nobody says that there are none."""
+    store = HandMadeStore(tmp_path / "store", segment_bytes=1 << 13)
+    lane = store.lane(0)
+    for row in range(400):
+        lane.append("orders", b"%d" % row)
+    lane.dispatch(10)
+    lane.publish()
+    behind = len(segments(store.path)) - 1
+    assert asked(store, "--keep-bytes", "0").startswith(
+        f"nothing would go: {behind} segments can go only when the consume queues have their messages; `commitlog health "
+    )
+    with current_index(StoreView(store.path)) as index:
+        kept = kept_segments(index, TrimRequest(store.id, keep_bytes=0))
+    assert kept == KeptSegments(last=1, wanted=0, held=0, unindexed=behind)
 
 
 @pytest.mark.nightly
