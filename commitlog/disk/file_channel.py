@@ -16,7 +16,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -268,7 +268,8 @@ class FileChannel:
         try:
             self.rename(temporary, path)
         except OSError as error:
-            self.unlink(temporary)
+            with suppress(FileNotFoundError):  # the disk may fail after it has renamed it
+                self.unlink(temporary)
             raise OSError(error.errno, error.strerror, str(path)) from error
         self.sync_directory(path.parent)
 

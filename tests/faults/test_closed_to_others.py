@@ -191,6 +191,7 @@ _MADE_ANEW = ["lock", "logs/supervisor.log", "lanes/0/abort", "lanes/0/tmp/0"]
         ],
     ),
 )
+@pytest.mark.filterwarnings("ignore:.*left out:commitlog.errors.ReadingWarning")
 def test_a_link_in_a_files_place_is_not_followed(name: str, dangling: bool, tmp_path: Path) -> None:
     """Start, send, read, stop: each refuses the link by name or passes it over.
 
@@ -217,10 +218,11 @@ def test_a_link_in_a_files_place_is_not_followed(name: str, dangling: bool, tmp_
         if existed:
             aside.rename(link)
     assert in_child(lambda: use(path, b"third")) == "accepted"
-    with commitlog.Reader(path) as reader:
+    is_damage = "/commitlog/" in name  # a store without its segment
+    with commitlog.Reader(path, ignore_corrupt=is_damage) as reader:
         found = [message.value for message in reader]
     assert found[-1] == b"third"
-    if "/commitlog/" not in name:  # without the segment this is damage, and reported
+    if not is_damage:
         assert found == [*sent, b"third"]
 
 
