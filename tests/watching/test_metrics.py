@@ -48,6 +48,7 @@ NOT_SHOWN = {
     "StoreStatistics.throughput": "Prometheus makes rates itself, of commitlog_lane_messages_total",
     "StageStatistics.p50_us": "Prometheus makes it of the histogram",
     "StageStatistics.p99_us": "the same",
+    "StoreSnapshot.foreign_owner": "a reason of health, `unreadable`",
     "StoreSnapshot.taken_ns": "Prometheus has a time of its own for each scrape",
     "ReplicaState.sent_bytes_per_second": "Prometheus makes rates itself, of commitlog_replica_sent_bytes_total",
     "ReaderState.host": "it changes with each client; `commitlog readers` says it",
