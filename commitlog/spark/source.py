@@ -309,8 +309,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset.check_store(index.store_id, index.epoch, self.options.path)
         if offset.epoch == index.epoch:
             return offset
-        chosen = self.options.subscription.chosen(list(offset.ends))  # what is not read any more may begin anew
-        offset = replace(offset, ends={topic: offset.ends[topic] for topic in chosen})
+        offset = replace(offset, ends=self._still_read(offset.ends))
         queues = [(topic, lane) for topic, lanes in offset.ends.items() for lane in lanes]
         known = [(topic, lane) for topic, lane in queues if lane in index.ranges(topic)]
         shared = dict.fromkeys(set(queues).difference(known), 0) | index.shared_ends(offset.epoch, known)
@@ -322,6 +321,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 data_loss(self.options, f"topic {topic}, lane {lane}: {why}, and the query {text}")
                 self._went_back.add((topic, lane))
         return offset.back_to(shared, index.epoch)
+
+    def _still_read(self, ends: Offsets) -> Offsets:
+        """The ends of what the options choose now: anything else begins anew, if it comes back."""
+        chosen = self.options.subscription
+        return {
+            topic: {lane: end for lane, end in ends[topic].items() if chosen.has_lane(topic, lane)}
+            for topic in chosen.chosen(list(ends))
+            if topic in ends
+        }
 
     def _write_position(self) -> None:
         """Writes the reader's position. This is called when there is nothing to read.

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -175,6 +175,37 @@ def test_a_query_that_has_read_no_more_than_the_backup_goes_on(restored: Restore
     restored.send(b"three")
     with stream(restored.store) as reader:
         assert rows(reader, end, end_of(reader, end)) == [b"three"]
+
+
+@pytest.mark.parametrize("chosen", [{"topic": "orders,others"}, {"lanes": {"orders": [0], "others": [0]}}])
+def test_a_query_may_get_another_topic_at_the_same_time(restored: Restored, chosen: dict[str, Any]) -> None:
+    restored.send(b"one")
+    end, _ = read(restored)
+    restored.restore(restored.backup())
+    restored.send(b"two")
+    with commitlog.Store.open(restored.store) as store, store.producer() as producer:
+        producer.send("others", b"of another topic")
+        producer.flush()
+    with stream(restored.store, **chosen) as reader:
+        assert rows(reader, end, end_of(reader, end)) == [b"two", b"of another topic"]
+
+
+def test_what_was_lost_in_a_lane_is_no_error_of_a_query_that_leaves_it_out(restored: Restored) -> None:
+    """Any more: it had read the lane before."""
+    restored.send(b"one")
+    with commitlog.Store.open(restored.store) as store, store.producer() as first, store.producer() as second:
+        second.send("orders", b"of lane 1")
+        second.flush()
+        backup = restored.backup()
+        first.send("orders", b"lost")
+        first.flush()
+    end, _ = read(restored)
+    restored.restore(backup)
+    restored.send(b"two")
+    with stream(restored.store, lanes={"orders": [0]}) as reader, pytest.raises(DataLoss, match="offsets 1 to 1"):
+        end_of(reader, end)
+    with stream(restored.store, lanes={"orders": [1]}) as reader:
+        assert end_of(reader, end) == end
 
 
 def test_what_was_read_of_another_restore_is_refused(restored: Restored) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,13 @@ Offset = dict[str, Any]
 
 
 @contextmanager
-def stream(path: Path, *, fails: bool = True, topic: str = "orders") -> Iterator[StreamReader]:
-    """A reader of the topic from its beginning."""
-    options = {
+def stream(
+    path: Path, *, fails: bool = True, topic: str = "orders", lanes: dict[str, list[int]] | None = None
+) -> Iterator[StreamReader]:
+    """A reader of the topics from their beginning, maybe only of some lanes."""
+    chosen = {"subscribe": topic} if lanes is None else {"assign": json.dumps(lanes)}
+    options = chosen | {
         "path": place_of(path),
-        "subscribe": topic,
         "startingoffsets": "earliest",
         "columns": "value",
         "failondataloss": str(fails).lower(),
