@@ -100,7 +100,7 @@ def test_the_manifest_of_a_served_store() -> None:
     group = typer.main.get_command(app)
     context = group.make_context("commitlog", words[1:], resilient_parsing=True)
     params = group.get_command(context, "serve").make_context("serve", words[2:], parent=context).params  # type: ignore[attr-defined]
-    assert params["store"] == ["/data/store"]
+    assert list(map(str, params["store"])) == ["/data/store"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     for option, volume in (("certificate", "tls"), ("key", "tls"), ("tokens", "tokens")):
         assert str(params[option].parent) == mounts[volume]
