@@ -220,7 +220,7 @@ def test_a_producer_learns_that_its_store_was_closed(new_store: commitlog.Store)
     assert not report.drained
     assert f"{os.getpid()}" in report.kept[0]
     with commitlog.Store.open(new_store.path) as again:
-        assert [message.value for message in read(again)] == [b"before", b"on its way"]
+        wait_until(lambda: [message.value for message in read(again)] == [b"before", b"on its way"], "both")
 
 
 def test_a_forked_child_can_neither_use_a_producer_nor_keep_its_lane(store: commitlog.Store, topic: str) -> None:
