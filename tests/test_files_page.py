@@ -30,7 +30,8 @@ from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatist
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.named_readers import PYTHON, Client, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, Client, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.record.record_layout import HEAD_V4
 from commitlog.shm.layout import (
     ALL_STAGES,

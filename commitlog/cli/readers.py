@@ -12,7 +12,7 @@ from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print
 from commitlog.cli.completion import readers_of
 from commitlog.lines import printable
 from commitlog.quantities import counted
-from commitlog.reading.named_readers import ReaderState
+from commitlog.reading.reader_states import ReaderState
 from commitlog.watching.store_facts import reader_as_json
 
 _STEPS = ((172_800_000, 86_400_000, "day"), (7_200_000, 3_600_000, "hour"), (120_000, 60_000, "minute"))
@@ -80,7 +80,7 @@ def _seek(store: Path, name: str, to: str) -> None:
 
 
 def _states(store: Path) -> list[ReaderState]:
-    from commitlog.reading.named_readers import reader_states
+    from commitlog.reading.reader_states import reader_states
     from commitlog.reading.topic_index import current_index
     from commitlog.reading.view import StoreView
 

@@ -31,7 +31,7 @@ from commitlog.disk.store_directory import store_killed
 from commitlog.errors import StoreNotFound
 from commitlog.native import description
 from commitlog.quantities import counted
-from commitlog.reading.named_readers import ReaderState
+from commitlog.reading.reader_states import ReaderState
 from commitlog.statistics import LaneStatistics, StoreStatistics
 from commitlog.watching.store_facts import Topics, as_json, collect, from_json
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from commitlog.errors import IllegalArgument, TopicRefused
 from commitlog.planning.address import shown_url
-from commitlog.reading.named_readers import check_name
+from commitlog.reading.named_reader import check_name
 from commitlog.record.topic_names import check_topic
 
 DEFAULT_NAME = "kafka"

@@ -58,7 +58,7 @@ from commitlog.forwarding.store_source import Source
 from commitlog.forwarding.targets import Targets
 from commitlog.planning.row_limit import QueueKey
 from commitlog.quantities import counted
-from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.named_reader import NamedReader
 
 TRANSACTION_NS = 500_000_000
 """How long a transaction takes messages, if that many wait."""

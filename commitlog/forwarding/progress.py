@@ -19,7 +19,7 @@ from commitlog.forwarding.kafka_positions import Positions
 from commitlog.forwarding.store_source import Rows, Source
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import QueueKey
-from commitlog.reading.named_readers import FORWARD, NamedReader
+from commitlog.reading.named_reader import FORWARD, NamedReader
 
 _WRITE_EVERY_NS = 1_000_000_000
 _LOOK_SHARE = 10

@@ -30,7 +30,8 @@ from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
 from commitlog.disk.quarantine import corruption_notes
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, ReadingWarning
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane

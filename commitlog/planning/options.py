@@ -20,7 +20,7 @@ from commitlog.planning.address import OF_SPARK, Address, Credentials, address_o
 from commitlog.planning.option_names import spelled
 from commitlog.planning.option_values import bad, boolean, choice, duration_ms, json_object, topic_name, whole_number
 from commitlog.planning.starting_offsets import Bound, ending_bound, starting_bound
-from commitlog.reading.named_readers import PATTERN_LENGTH_MAX, check_name
+from commitlog.reading.named_reader import PATTERN_LENGTH_MAX, check_name
 
 Level = Literal["flushed", "committed", "accepted"]
 

@@ -22,9 +22,9 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError, ReaderInUse
 from commitlog.lines import for_shell
 from commitlog.planning.options import Subscription
-from commitlog.reading.named_readers import FORWARD, PYTHON, SPARK, NamedReader, NamedReaders
+from commitlog.reading.named_reader import FORWARD, PYTHON, SPARK, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import Offsets
-from commitlog.reading.stored_position import check_held
 
 WRITE_EVERY_NS = 1_000_000_000
 
@@ -116,7 +116,7 @@ class HeldReaderName:
             return
         self._written_ns = self.clock.monotonic_ns()
         try:
-            check_held(self._held, self.name, self.readers)
+            self.readers.hold_on(self._held, self.name)
             self.readers.save(self.readers.moved(self._position))
         except OSError as error:
             self._complain(error)

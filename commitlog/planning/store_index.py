@@ -27,7 +27,7 @@ from commitlog.planning.task_sizes import Work
 from commitlog.planning.topic_queues import TopicQueues
 from commitlog.reading.earlier_epochs import shared_ends
 from commitlog.reading.lane_choice import NO_LANES
-from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.named_reader import NamedReader
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.small_queues import SMALL_ENTRIES
 from commitlog.reading.time_search import find_by_time, older_than

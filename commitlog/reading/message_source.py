@@ -15,7 +15,7 @@ from typing import Protocol
 from commitlog.errors import IllegalTopic
 from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.named_reader import NamedReader
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.rests import Rest
 from commitlog.reading.starting_point import QueueStarts

@@ -47,7 +47,8 @@ from commitlog.lines import for_shell
 from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import GivesRows, KeptPosition, MessageSource, QueuesOfStore
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders, check_name
+from commitlog.reading.named_reader import PYTHON, NamedReader, check_name
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets, QueueStarts, parse_starts, resolve
 from commitlog.reading.stored_position import check_owner, unwritable

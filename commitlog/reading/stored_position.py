@@ -7,11 +7,12 @@ import weakref
 from collections.abc import Mapping
 
 from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.disk.locks import Lock, present_holder_of
+from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import ReaderError, ReaderInUse
+from commitlog.errors import ReaderError
 from commitlog.lines import for_shell
-from commitlog.reading.named_readers import FORWARD, PYTHON, NamedReader, NamedReaders
+from commitlog.reading.named_reader import FORWARD, PYTHON, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
 
@@ -73,7 +74,7 @@ class StoredPosition:
     def save(self, reader: NamedReader, epoch: int | None) -> None:
         try:
             self._check_store(epoch)
-            check_held(self._held, self.name, self._readers)
+            self._readers.hold_on(self._held, self.name)
             self._readers.save(self._readers.moved(reader))
         except OSError as error:
             raise unwritable(self.name, self._readers, error) from error
@@ -102,20 +103,6 @@ class StoredPosition:
                 "that of others: make a new reader of this name, which begins where they begin"
             )
         self._checked = checked
-
-
-def check_held(held: Lock, name: str, readers: NamedReaders) -> None:
-    """Raises ReaderInUse where the lock file was removed, and another process has the name since.
-
-    Where nobody has it, it is held again. Raises OSError.
-    """
-    path = readers.directory.readers_directory / f"{name}.lock"
-    if not held.hold_on(path):
-        holder = present_holder_of(path, readers.channel)
-        raise ReaderInUse(
-            f"reader {name}: somebody has removed {path}, and process {holder} has the name since: stop one of both, or give "
-            "it a name of its own"
-        )
 
 
 def _let_go(readers: NamedReaders, held: Lock, pid: int) -> None:

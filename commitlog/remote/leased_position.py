@@ -24,7 +24,7 @@ from commitlog.errors import (
     StoreRefused,
 )
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.named_readers import PYTHON, NamedReader, check_name
+from commitlog.reading.named_reader import PYTHON, NamedReader, check_name
 from commitlog.reading.starting_point import Offsets
 from commitlog.remote import requests
 from commitlog.remote.flight_connection import PATIENCE_SECONDS, Connection, connection_of

@@ -16,7 +16,7 @@ from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import Ranges
 from commitlog.planning.task_sizes import Work
 from commitlog.planning.topic_queues import TopicQueues
-from commitlog.reading.named_readers import NamedReader
+from commitlog.reading.named_reader import NamedReader
 from commitlog.reading.queue_range import QueueRange
 from commitlog.remote import requests
 from commitlog.remote.flight_connection import Connection, connection_of

@@ -10,7 +10,8 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
 from commitlog.reading.earlier_epochs import shared_ends
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.named_readers import PYTHON, Client, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, Client, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import Offsets
 from commitlog.reading.stored_position import StoredPosition

@@ -25,7 +25,8 @@ from commitlog.errors import (
 )
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.store_index import LocalIndex
-from commitlog.reading.named_readers import Client, NamedReader, NamedReaders
+from commitlog.reading.named_reader import Client, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.remote_index import RENEW_SECONDS
 from commitlog.serving.abandoned_calls import ClientGone, check_client

@@ -19,7 +19,7 @@ from commitlog.disk.store_directory import BACKUP_STARTS
 from commitlog.errors import FAULT_BY_ERRNO, DiskError
 from commitlog.lines import for_shell, remount_command
 from commitlog.quantities import counted
-from commitlog.reading.named_readers import STANDS_STILL_MS
+from commitlog.reading.reader_states import STANDS_STILL_MS
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.statistics import RETENTION_WORDS, StoreStatistics

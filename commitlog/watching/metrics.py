@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from commitlog.native import description
-from commitlog.reading.named_readers import ReaderState
+from commitlog.reading.reader_states import ReaderState
 from commitlog.statistics import RETENTION_WORDS
 from commitlog.watching.forwarder_metrics import FORWARDER_METRICS
 from commitlog.watching.health import health

@@ -25,7 +25,8 @@ from commitlog.disk.server_files import ServerStatistics, running_servers
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import CommitLogError
 from commitlog.inspecting.state_files import refused_by_checksum
-from commitlog.reading.named_readers import NamedReaders, ReaderState, reader_states
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.reader_states import ReaderState, reader_states
 from commitlog.reading.view import StoreView
 from commitlog.record.record_layout import (
     HOST_V6_MORE,

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from commitlog.errors import CommitLogError, DamagedFile, disk_error
 from commitlog.native import description
-from commitlog.reading.named_readers import ReaderState, reader_states
+from commitlog.reading.reader_states import ReaderState, reader_states
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.statistics import StoreStatistics, store_statistics

@@ -15,7 +15,8 @@ from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import CommitLogError
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from commitlog.message import Message
 from commitlog.reader import Reader
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from tests.builders.hand_made import HandMadeStore
 
 CHANGES = [

@@ -12,7 +12,8 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import DataLoss, ReaderError
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.remote.leased_position import LeasedPosition
 from tests.builders.killed import kill_store

@@ -22,7 +22,8 @@ from commitlog.errors import BadStart, DiskInputOutput, OffsetOutOfRange, Reader
 from commitlog.reader import Reader
 from commitlog.reading import named_readers
 from commitlog.reading.lane_choice import LaneChoice
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.watching.snapshot import StoreWatch

@@ -10,7 +10,8 @@ import pytest
 
 import commitlog
 from commitlog.errors import DamagedFile, DataLoss
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from tests.builders.hand_made import HandMadeStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")  # of the queue

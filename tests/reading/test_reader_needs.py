@@ -24,7 +24,8 @@ from commitlog.errors import (
     StoreNotFound,
 )
 from commitlog.reader import Reader
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.named_reader import billing, place, rest, stored

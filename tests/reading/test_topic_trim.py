@@ -22,7 +22,8 @@ from commitlog.errors import DamagedFile, DataLoss, ReaderError, UnknownTopic
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
 from commitlog.reader import Reader
-from commitlog.reading.named_readers import NamedReaders, reader_states
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.reader_states import reader_states
 from commitlog.reading.topic_facts import topic_facts
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.topic_trim import carry_out, parse_before, plan_deletion, plan_trim

@@ -14,7 +14,8 @@ import pytest
 from pyarrow import flight
 
 from commitlog.errors import AccessDenied, CommitLogError, NoSchema, ReaderError, ReaderInUse, ServerBusy
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.remote import requests
 from commitlog.remote.server_errors import from_bytes
 from commitlog.schemas.topic_schemas import TopicSchemas

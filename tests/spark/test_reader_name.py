@@ -18,7 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import OptionError, ReaderError, ReaderInUse
 from commitlog.planning import reader_name
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.spark.source import CommitLogDataSource, StreamReader
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore

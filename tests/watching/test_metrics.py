@@ -22,7 +22,7 @@ from commitlog.disk.forwarder_files import ForwarderStatistics
 from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerStatistics
 from commitlog.errors import StoreNotFound
-from commitlog.reading.named_readers import ReaderState
+from commitlog.reading.reader_states import ReaderState
 from commitlog.shm.counters import Histogram, record_duration
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES
 from commitlog.statistics import RETENTION_WORDS, LaneStatistics, RetentionStatistics, StageStatistics, StoreStatistics

@@ -27,7 +27,8 @@ from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DiskFull
-from commitlog.reading.named_readers import STANDS_STILL_MS, NamedReaders
+from commitlog.reading.named_readers import NamedReaders
+from commitlog.reading.reader_states import STANDS_STILL_MS
 from commitlog.watching.health import DEFAULT_LIMITS
 from tests.builders.scrape import halted, set_lane
 from tests.crash.scene import halted_process, kill, pid_of

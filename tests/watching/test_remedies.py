@@ -10,7 +10,7 @@ from pathlib import Path
 import commitlog
 from commitlog.config import Config, RetentionConfig, StoreConfig
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.reading.named_readers import ReaderState
+from commitlog.reading.reader_states import ReaderState
 from commitlog.shm.counters import RetentionFlag
 from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.watching.health import CODES, Health, HealthLimits, health

@@ -28,7 +28,8 @@ from commitlog.errors import (
     ServerUnavailable,
 )
 from commitlog.message import Message
-from commitlog.reading.named_readers import PYTHON, NamedReader, NamedReaders
+from commitlog.reading.named_reader import PYTHON, NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.reader_position import seek
 from commitlog.reading.topic_index import current_index
 from commitlog.reading.view import StoreView

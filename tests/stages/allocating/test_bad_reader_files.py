@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli.app import app
 from commitlog.errors import ReaderError
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.crash.scene import pid_of

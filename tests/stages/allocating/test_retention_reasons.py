@@ -18,7 +18,8 @@ from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import file_locked
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.disk.trim_request import TrimRequest
-from commitlog.reading.named_readers import NamedReader, NamedReaders
+from commitlog.reading.named_reader import NamedReader
+from commitlog.reading.named_readers import NamedReaders
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import Header, Lane
 from tests.builders.retention_case import FIRST_MS, HOUR, SEGMENT, RetentionCase, at_age
