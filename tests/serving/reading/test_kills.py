@@ -23,9 +23,15 @@ from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 CONSUMER = """
-import os, sys, commitlog
+import os, sys, time, commitlog
 url, diary = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-with commitlog.Reader(url, "orders", name="billing", follow=True) as reader:
+while True:
+    try:
+        reader = commitlog.Reader(url, "orders", name="billing", follow=True)
+        break
+    except commitlog.errors.ServerUnavailable:  # it was killed, and this one has never seen it
+        time.sleep(0.05)
+with reader:
     for messages in reader.batches(most=50, timeout=1):
         os.write(diary, b"".join(b"%d %d\\n" % (one.partition, one.offset) for one in messages))
         reader.commit()
