@@ -49,7 +49,7 @@ READING = {
 }  # fmt: skip
 """Those by which a topic is read, or is told."""
 MODULES_THAT_READ = {
-    "forwarding/forward_settings", "planning/option_values", "reading/known_topics", "reading/named_readers",
+    "forwarding/forward_settings", "planning/option_values", "reading/known_topics", "reading/named_reader",
     "reading/reader_position", "reading/starting_point", "remote/topic_reading", "schemas/topic_schemas",
     "disk/writable_topic", "serving/answers",
 }  # fmt: skip
