@@ -123,14 +123,14 @@ def produce(
     address = served_address(store, token_file, ca_file, cert_file, key_file)
     earlier = signal.signal(signal.SIGTERM, how.interrupt)
     try:
-        how.send_all(store, address, names, count, rate)
+        try:
+            how.send_all(store, address, names, count, rate)
+        finally:
+            signal.signal(signal.SIGTERM, earlier)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, earlier)
         if how.ended_by is signal.SIGTERM:  # as who has sent it expects
             os.kill(os.getpid(), signal.SIGTERM)
         raise
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
 
 
 def _check_place(topic: str) -> None:

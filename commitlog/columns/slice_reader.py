@@ -25,7 +25,7 @@ from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound, named_while_reading
 from commitlog.quantities import counted
-from commitlog.reading.earlier_epochs import check_planned
+from commitlog.reading.earlier_epochs import refuse_lost, shared_ends
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
 from commitlog.reading.view import open_view
@@ -119,7 +119,7 @@ class _PlannedStore:
             key = piece.topic, piece.lane
             ends[key] = max(ends.get(key, 0), piece.end)
         with contextlib.closing(open_view(plan.path)) as view:
-            check_planned(view, plan.epoch, ends, plan.options.wording.read_anew)
+            refuse_lost(str(view.path), shared_ends(view, plan.epoch, ends), ends, plan.options.wording.read_anew)
 
 
 class SliceReader:

@@ -43,14 +43,6 @@ def shared_ends(
     return found
 
 
-def check_planned(view: LogView, epoch: int, ends: Mapping[tuple[str, int], int], read_anew: str) -> None:
-    """Checks that the store still has the messages before these ends, planned in an earlier epoch.
-
-    Raises DataLoss, with the advice `read_anew`, and DamagedFile.
-    """
-    refuse_lost(str(view.path), shared_ends(view, epoch, ends), ends, read_anew)
-
-
 def refuse_lost(
     place: str, shared: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int], read_anew: str
 ) -> None:

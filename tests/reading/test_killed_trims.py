@@ -11,45 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.disk.file_channel import FileChannel
 from commitlog.reading.topic_trim import carry_out, parse_before, plan_trim
 from commitlog.reading.view import StoreView
+from tests.backups.test_interrupted import Striking
 from tests.builders.hand_made import small_store
 from tests.reading.test_topic_trim import expected, given, indexed, trim
 
 pytestmark = pytest.mark.usefixtures("look_each_time", "little_patience", "no_segments_mapped")
 
 
-class Killed(FileChannel):
-    """Kills its process before the n-th call that changes something on the disk."""
-
-    def __init__(self, before: int) -> None:
-        self.left = before
-
-    def _step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def write_once(self, fd: int, data: bytes | memoryview | bytearray, offset: int) -> int:  # type: ignore[override]
-        self._step()
-        return super().write_once(fd, data, offset)
-
-    def fdatasync(self, fd: int) -> None:
-        self._step()
-        super().fdatasync(fd)
-
-    def rename(self, source: str | Path, target: str | Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def sync_directory(self, path: str | Path) -> None:
-        self._step()
-        super().sync_directory(path)
-
-
 def raise_marks(path: Path, steps: int) -> None:
-    view = StoreView(path, Killed(steps))
+    view = StoreView(path, Striking(steps, lambda: os.kill(os.getpid(), signal.SIGKILL)))
     carry_out(view, plan_trim(indexed(view), "orders", parse_before("orders", "90")))
     os._exit(0)
 
