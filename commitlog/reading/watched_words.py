@@ -20,6 +20,8 @@ _PUBLISHER = {"accepted": "committer", "committed": "committer", "flushed": "flu
 _BUSY_NS = 25_000_000
 """So long after a message the next accepted one is looked for."""
 _PART_OF_BUSY, _SHORTEST_NS = 200, 50_000
+_WARM_NS = 2_000_000
+"""While so busy, a reader goes back to Python this often, which keeps its code in the caches."""
 
 
 class WatchedWords:
@@ -49,7 +51,7 @@ class WatchedWords:
     def wait(self, seen: bytes, rest: Rest, limit_ns: int) -> None:
         """Sleeps until the positions are not those in `seen`, or for so long, or until a signal."""
         if self._is_looked_for and rest.idle_ns < _BUSY_NS:
-            limit_ns = min(limit_ns, _BUSY_NS - rest.idle_ns)
+            limit_ns = min(limit_ns, _BUSY_NS - rest.idle_ns, _WARM_NS)
             self._watch.look_for(seen, rest.idle_ns, _PART_OF_BUSY, _SHORTEST_NS, limit_ns)
         else:
             self._watch.wait(seen, limit_ns)
