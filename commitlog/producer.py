@@ -25,6 +25,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from time import time_ns
 from types import TracebackType
+from typing import Self
 
 from commitlog.appending.acknowledgements import LaneProgress
 from commitlog.appending.appender import Appender
@@ -474,7 +475,7 @@ class Producer(Appender, RowProducer):
 
     __reduce_ex__ = refuse_copy
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -61,6 +61,8 @@ class RemoteReceipt:
         Raises:
         - WaitTimeout: the time is over. The message is still on its way.
         - DiskError (DiskFull, …): the server's disk refuses; the message stays in its log.
+        - ReplicaNotAvailable: in a store with SYNC_MASTER a message counts as flushed when it is
+          replicated, too, and too few replicas are there. The message stays in the store's log.
         - what has ended the sending: ServerUnavailable, StoreNotRunning, AccessDenied, … Then
           nobody knows whether the message is in the log.
         - IllegalArgument: there is no such level, or the timeout is not a time.

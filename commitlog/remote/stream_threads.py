@@ -17,6 +17,8 @@ from commitlog.errors import (
     LaneDamaged,
     PoolUnlinked,
     ProducerError,
+    ReplicaNotAvailable,
+    ReplicationTimeout,
     ServerError,
     StoreNotRunning,
     StoreStopped,
@@ -129,6 +131,9 @@ class Sending:
 
     def _open_again(self, error: CommitLogError, deadline: int) -> AppendStream | None:
         """A new stream, or None if that is impossible: then the outbox has failed."""
+        if isinstance(error, ReplicaNotAvailable | ReplicationTimeout):
+            self._outbox.fail(error)  # the messages stay in the log, so they are not sent again
+            return None
         for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
             if not _may_pass(error) or SYSTEM_CLOCK.monotonic_ns() >= deadline:
                 left = self._outbox.last - self._outbox.flushed
@@ -147,6 +152,8 @@ class Sending:
 
 def _may_heal(fault: CommitLogError) -> bool:
     """Whether the stream's rows may still become flushed where they are."""
+    if isinstance(fault, ReplicaNotAvailable):
+        return True
     return isinstance(fault, DiskError) and not isinstance(fault, LaneDamaged | PoolUnlinked)
 
 

@@ -17,12 +17,13 @@ from commitlog.errors import (
     CommitLogError,
     DiskError,
     IllegalArgument,
+    ReplicaNotAvailable,
     ServerBusy,
     ServerError,
     StoreNotRunning,
 )
 from commitlog.producer import Producer
-from commitlog.receipt import Receipt
+from commitlog.receipt import Level, Receipt
 from commitlog.remote import requests
 from commitlog.remote.server_errors import to_bytes
 from commitlog.schemas.row_batches import as_table
@@ -37,6 +38,7 @@ Tell = Callable[[object], None]
 
 METADATA_BYTES_MAX = 1 << 20
 """Metadata of a stream's columns, or of a batch."""
+_REPLICAS_LOOK_SECONDS = 0.2
 
 _COLUMNS = ("value", "key", "topic", "headers", "tags")
 
@@ -83,7 +85,7 @@ def append_stream(
             rows = (
                 _TypedRows(producer, request.topic or "") if request.rows else _message_rows(producer, request, access)
             )
-            with _Flushing(store, answers.tell) as flushing:
+            with _Flushing(store, producer.level, answers.tell) as flushing:
                 for batch in _batches(reader):
                     check_access()
                     before = rows.sent
@@ -92,7 +94,7 @@ def append_stream(
                     finally:
                         count(rows_written=rows.sent - before, bytes_written=batch.nbytes if rows.sent > before else 0)
                     flushing.accepted(rows.sent, rows.receipt)
-                producer.flush()
+                producer.finish()
             answers.tell(requests.Appended(rows.sent, rows.sent))
     finally:
         count(streams=-1)
@@ -112,7 +114,7 @@ def _message_rows(producer: Producer, request: requests.Append, access: Access) 
     return MessageRows(producer, request.topic, tags=True, check=access.check_writes)
 
 
-def _leased(store: ServedStore) -> Producer:
+def _leased(store: ServedStore) -> StreamProducer:
     try:
         return StreamProducer(store.path)
     except StoreNotRunning as error:
@@ -244,11 +246,12 @@ class _Flushing:
     """Tells the client how far its stream is accepted, and flushed, as soon as it is.
 
     A thread of its own waits for the flusher: for all that is accepted then, and so again. So each
-    stream asks for one flush at a time.
+    stream asks for one flush at a time. In a store with SYNC_MASTER, what is not replicated does
+    not count as flushed here.
     """
 
-    def __init__(self, store: ServedStore, tell: Tell) -> None:
-        self._store, self._tell = store, tell
+    def __init__(self, store: ServedStore, level: Level, tell: Tell) -> None:
+        self._store, self._level, self._tell = store, level, tell
         self._changed = threading.Condition()
         self._accepted, self._flushed, self._ended = 0, 0, False
         self._receipt: Receipt | None = None
@@ -270,7 +273,7 @@ class _Flushing:
                     return
             fault: CommitLogError | None = None
             try:
-                receipt.wait("flushed")
+                receipt.wait(self._level)
                 self._flushed = rows
             except CommitLogError as error:
                 fault = client_error(error, [self._store])
@@ -279,7 +282,10 @@ class _Flushing:
                 self._tell(requests.Appended(self._accepted, self._flushed, text))
             except ServerError:
                 return  # the stream's own thread finds that out, too
-            if fault is not None and not isinstance(fault, DiskError):
+            if isinstance(fault, ReplicaNotAvailable):
+                with self._changed:
+                    self._changed.wait_for(lambda: self._ended, _REPLICAS_LOOK_SECONDS)
+            elif fault is not None and not isinstance(fault, DiskError):
                 return  # the store has stopped
 
     def __enter__(self) -> _Flushing:

@@ -1,8 +1,8 @@
 """The Spark sink: each task leases a lane of the running store and appends its rows.
 
-A task is done when its rows are flushed. Rows are written at least once: if a task fails or its
-worker is killed, the rows that it has appended stay in the log, and the retry appends all rows of
-the task again.
+A task is done when its rows are flushed, and in a store with SYNC_MASTER replicated. Rows are
+written at least once: if a task fails or its worker is killed, the rows that it has appended stay
+in the log, and the retry appends all rows of the task again.
 
 The columns are those of the Kafka sink: value, key, topic, headers. Other columns are ignored. Only
 `partition` is refused, unless the option ignorePartition is set, because a lane belongs to its
@@ -113,10 +113,11 @@ class _Writer:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes the rows of one task. Returns when they are flushed; always gives its lane back.
+        """Writes the rows of one task; always gives its lane back.
 
-        Raises RecordError for a row that can't be stored, NoFreeLane, StoreNotFound,
-        StoreNotRunning, StoreStopped, NoBufferAvailable, DiskError.
+        Returns when they are flushed, and in a store with SYNC_MASTER replicated. Raises
+        RecordError for a row that can't be stored, NoFreeLane, StoreNotFound, StoreNotRunning,
+        StoreStopped, NoBufferAvailable, DiskError, ReplicaNotAvailable, ReplicationTimeout.
         """
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)
@@ -151,7 +152,10 @@ class TopicWriter:
         self._rows.append(batch)
 
     def flush(self) -> None:
-        """Returns when all rows are flushed. Gives the lane back: a stop waits for it."""
+        """Returns when all rows are as safe as `_Writer.write` leaves them.
+
+        Gives the lane back: a stop waits for it.
+        """
         if self._rows is not None:
             self._rows.finish()
             self.close()
@@ -233,7 +237,7 @@ class _PathRows:
                 f"machine of its executor"
             ) from None
         self.append = MessageRows(self._producer, options.topic, headers=options.headers).append
-        self.finish = self._producer.flush
+        self.finish = self._producer.finish
         self.close = self._producer.close
 
 
