@@ -24,7 +24,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from time import time_ns
-from types import TracebackType
 from typing import Self
 
 from commitlog.appending.acknowledgements import LaneProgress
@@ -478,9 +477,7 @@ class Producer(Appender, RowProducer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -234,7 +235,7 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
     from commitlog.inspecting.topic_list import newest_schemas
     from commitlog.reading.topic_facts import facts_below
     from commitlog.reading.topic_index import current_index
-    from commitlog.reading.topic_trim import carry_out
+    from commitlog.reading.topic_trim import carry_out, check_nothing_came
     from commitlog.reading.view import StoreView
 
     view = StoreView(store)
@@ -251,19 +252,27 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
         if is_typed:
             from commitlog.schemas.topic_schemas import TopicSchemas
 
-            TopicSchemas(StoreDirectory(store)).delete(topic)
+            TopicSchemas(StoreDirectory(store)).delete(topic, partial(check_nothing_came, view, index, plan))
     print_lines([f"deleted {topic} with {counted(plan.messages, 'message')}; {_LATER}"])
 
 
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
     """What the deletion takes. Raises IllegalTopic, UnknownTopic, TopicInUse."""
     from commitlog.reading.known_topics import check_known
-    from commitlog.reading.topic_trim import check_producers, check_readers, check_written, plan_deletion
+    from commitlog.reading.topic_trim import (
+        check_flushed,
+        check_producers,
+        check_readers,
+        check_written,
+        plan_deletion,
+    )
 
     check_known(view.path, index, [topic])
     check_written(view)
     if typed:
         check_producers(view, topic)
+        check_flushed(view)
+        index.refresh()
     plan = plan_deletion(index, topic)
     if not force:
         check_readers(index, plan)

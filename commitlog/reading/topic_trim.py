@@ -33,6 +33,8 @@ from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
 
+_FLUSHED_NS = 5_000_000_000
+_LOOK_SECONDS = 0.01
 _SHAPE = 'give an offset of each lane, such as {"0": 42, "1": -1} (−1: all that is there)'
 
 
@@ -148,6 +150,39 @@ def check_producers(view: StoreView, topic: str) -> None:
                 f"topic {topic} has a schema, and lane {lane} has a producer (process {holder}), which may send rows of it: "
                 f"close all producers first, or keep the topic and take its messages: --trim {topic} --before latest"
             )
+
+
+def check_flushed(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Waits until a running store has flushed all that producers have left, as it soon has.
+
+    A deletion takes what is flushed: what comes to the disk after it would be left of the topic.
+    Raises TopicInUse.
+    """
+    end = clock.monotonic_ns() + _FLUSHED_NS
+    while lanes := view.not_flushed():
+        if clock.monotonic_ns() > end:
+            raise TopicInUse(
+                f"{view.path}: lane {', '.join(map(str, lanes))} has messages that are not flushed, and some may be of the "
+                f"topic: `commitlog health {for_shell(view.path)}` says what keeps them"
+            )
+        clock.sleep(_LOOK_SECONDS)
+
+
+def check_nothing_came(view: StoreView, index: TopicIndex, deletion: Trim) -> None:
+    """Raises TopicInUse if a producer has come since a deletion was planned, or has left rows.
+
+    The deletion is carried out by now, and the topic's schema is gone for whoever comes.
+    """
+    topic = deletion.topic
+    try:
+        check_producers(view, topic)
+        check_flushed(view)
+        index.refresh()
+        ends = plan_deletion(index, topic).before
+        if came := sum(max(end - deletion.before.get(lane, 0), 0) for lane, end in ends.items()):
+            raise TopicInUse(f"topic {topic}: {came:,} messages have come meanwhile: delete it again")
+    except TopicInUse as error:
+        raise TopicInUse(f"{error}. Its older messages are deleted, and it has its schema still") from error
 
 
 def check_written(view: StoreView) -> None:

@@ -345,12 +345,19 @@ class StoreView:
         return max(kept, self.facts.lanes.get(lane, 0)) if is_next else kept
 
     def left_in_memory(self, isolation: str) -> list[int]:
+        behind = self._behind(isolation)
+        return [] if not behind or is_running(self.directory, self.pool) else behind
+
+    def not_flushed(self) -> list[int]:
+        """Lanes with accepted bytes that are not flushed."""
+        return self._behind("flushed")
+
+    def _behind(self, isolation: str) -> list[int]:
         if self.control is None:
             return []
         table = self.control.lane_table()
         behind: list[int] = (table[:, Lane.WROTE] > table[:, POSITION_WORDS[isolation]]).nonzero()[0].tolist()
-        del table  # an error from here on would keep it, and the pool could not be unmapped
-        return [] if not behind or is_running(self.directory, self.pool) else behind
+        return behind
 
     def _live_limits(self, control: ControlRegion, lane: int) -> LaneLimits:
         """The positions in shared memory.

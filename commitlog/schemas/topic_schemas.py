@@ -176,18 +176,28 @@ class TopicSchemas:
         self._replace(self._file(topic, made.version), made.to_bytes())
         return made
 
-    def delete(self, topic: str) -> None:
+    def delete(self, topic: str, check_unused: Callable[[], None] = lambda: None) -> None:
         """Takes its schema from a topic, durably. The next one that it is given has a new version.
 
-        Raises IllegalTopic, StoreRefused, StoreSuperseded, DiskError.
+        `check_unused` is called when nobody finds the schema any more. If it raises, the topic has
+        its schema again: a producer may have found it just before. Raises that, IllegalTopic,
+        StoreRefused, StoreSuperseded, DiskError.
         """
         check_topic(topic)
         with changing(self._directory, self._directory.topics_lock_file):
-            versions = self._versions(topic, deleted=True)
-            if versions:
-                self._replace(
-                    self._directory.topics_directory / topic / DELETED_FILE, to_checked_json({"version": versions[-1]})
-                )
+            versions, kept = self._versions(topic, deleted=True), self._versions(topic)
+            if not versions:
+                return
+            self._delete_up_to(topic, versions[-1])
+            try:
+                check_unused()
+            except BaseException:
+                self._delete_up_to(topic, max(set(versions).difference(kept), default=0))
+                raise
+
+    def _delete_up_to(self, topic: str, version: int) -> None:
+        file = self._directory.topics_directory / topic / DELETED_FILE
+        self._replace(file, to_checked_json({"version": version}))
 
     def _replace(self, file: Path, data: bytes) -> None:
         try:

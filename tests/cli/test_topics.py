@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
+import threading
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import orjson
@@ -16,6 +20,7 @@ from typer.testing import CliRunner, Result
 import commitlog
 from commitlog.cli.app import app
 from commitlog.clock import SYSTEM_CLOCK
+from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRefused, UnknownTopic
 from commitlog.reader import Reader
 from commitlog.store import Store
@@ -270,6 +275,56 @@ def test_what_is_only_in_memory_does_not_come_back(tmp_path: Path) -> None:
     assert b"deleted sales with 2 messages" in run(*delete).stdout
     Store.open(path).close()
     assert b"sales" not in run("topics", path).stdout
+
+
+def test_a_producer_comes_in_the_middle_of_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may know the schema by then, so the topic keeps it, and the producer's rows are read."""
+    path = tmp_path / "store"
+    write, come = FileChannel.replace_file, list[commitlog.Producer]()
+
+    def write_late(channel: FileChannel, file: str | Path, *data: bytes, **options: Any) -> None:
+        if Path(file).name == "deleted" and not come:
+            come.append(commitlog.Producer(path))
+            come[0].send_rows("sales", [{"id": 2}])
+        write(channel, file, *data, **options)
+
+    with commitlog.Store.open(path) as store:
+        store.create_topic("sales", schema="id BIGINT")
+        with store.producer() as producer:
+            producer.send_rows("sales", [{"id": 1}])
+        with monkeypatch.context() as patched:
+            patched.setattr(FileChannel, "replace_file", write_late)
+            done = run("topics", path, "--delete", "sales", "--yes")
+        assert b"lane 0 has a producer (process %d)" % os.getpid() in done.stderr
+        assert b"Its older messages are deleted, and it has its schema still [TopicInUse]" in done.stderr
+        come[0].send_rows("sales", [{"id": 3}])
+        come[0].flush()
+        come[0].close()
+        assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"id": 2}, {"id": 3}]
+        assert b"deleted sales with 2 messages" in run("topics", path, "--delete", "sales", "--yes").stdout
+
+
+def test_what_a_killed_producer_has_left_is_deleted_too(tmp_path: Path) -> None:
+    """Its rows are accepted, and on their way to the disk: the deletion waits for them."""
+    path = tmp_path / "store"
+    send = "import commitlog, os, sys; commitlog.Producer(sys.argv[1]).send_rows('sales', [{'id': 1}]); os._exit(0)"
+    with commitlog.Store.open(path) as store:
+        store.create_topic("sales", schema="id BIGINT")
+        os.kill(pid_of(path, "flusher"), signal.SIGSTOP)
+        timer = threading.Timer(1, os.kill, (pid_of(path, "flusher"), signal.SIGCONT))
+        try:
+            subprocess.run([sys.executable, "-P", "-c", send, str(path)], check=True)
+            timer.start()
+            done = run("topics", path, "--delete", "sales", "--yes")
+        finally:
+            timer.join()
+            os.kill(pid_of(path, "flusher"), signal.SIGCONT)
+        assert b"deleted sales with 1 message;" in done.stdout
+        store.create_topic("sales", schema="id STRING")
+        with store.producer() as producer:
+            producer.send_rows("sales", [{"id": "x"}])
+            producer.flush()
+        assert commitlog.read_arrow(path, "sales").read_all().to_pylist() == [{"id": "x"}]
 
 
 def test_a_schema_without_messages_is_deleted(tmp_path: Path) -> None:
