@@ -26,7 +26,7 @@ from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.control_region import ControlRegion, first_kept, indexed_entries
-from commitlog.shm.layout import Lane, segment_start
+from commitlog.shm.layout import Header, Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionFull
 from commitlog.shm.row_check import WORDS_DAMAGED
@@ -68,8 +68,8 @@ def try_lease(
     """Locks the first free lane that exists, or otherwise a new one.
 
     `lane_bytes` is the shared memory that a lane without buffers takes. If less is free, lanes
-    without buffers are passed over. Returns None if all lanes are leased, stopped or passed over.
-    Raises OSError.
+    without buffers are passed over. Returns None if all lanes are leased, stopped or passed over,
+    and if the store stops. Raises OSError.
     """
     existing = directory.lane_numbers()
     for number in [*existing, *(n for n in range(max_lanes) if n not in existing)][:max_lanes]:
@@ -84,6 +84,9 @@ def try_lease(
         lock = try_lane(lane_directory, control.region.path.parent, channel)
         if lock is None:
             continue
+        if control.words[Header.CLOSING]:  # its stop may be done with this lane, and nobody would remove `abort`
+            lock.close()
+            return None
         try:
             # durable before the first append: without it the lane counts as stopped
             if not lane_directory.abort_file.exists():

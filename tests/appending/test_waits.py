@@ -273,6 +273,29 @@ def test_a_producer_that_comes_while_the_store_stops_is_told_so(
         commitlog.Producer(store.path)
 
 
+def test_a_producer_that_comes_when_its_lane_was_closed_leaves_it_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next start would take the store for one that was killed, and fear a loss.
+
+    The other lane is held, so the stop does not take the pool away meanwhile.
+    """
+    store = commitlog.Store.open(tmp_path / "store", SMALL)
+    with commitlog.Producer(store.path) as holder:
+        commitlog.Producer(store.path).close()
+
+        def close_and_lease(*places: Any) -> Lease | None:
+            assert not store.close().drained
+            return try_lease(*places)
+
+        monkeypatch.setattr("commitlog.appending.attachment.try_lease", close_and_lease)
+        with pytest.raises(errors.StoreStopped):
+            commitlog.Producer(store.path)
+        assert {holder.statistics().lane} == {int(file.parent.name) for file in store.path.glob("lanes/*/abort")}
+    monkeypatch.undo()
+    commitlog.Store.open(store.path).close()  # takes its memory back
+
+
 def test_stages_do_not_rest_while_a_producer_waits_for_a_buffer(tmp_path: Path) -> None:
     """They do not rest, however long they may.
 
