@@ -488,7 +488,10 @@ class ServerUnavailable(ServerError):
 
 
 class ServerBusy(ServerError):
-    """The server takes no more streams or calls now, from all clients or from this one."""
+    """The server takes no more streams or calls now, from all clients or from this one.
+
+    Or it has no file descriptor, memory or thread left for them.
+    """
 
 
 class AccessDenied(ServerError):
@@ -581,13 +584,24 @@ FAULT_BY_ERRNO: dict[int, type[DiskError]] = {
     errno.ENOMEM: NotEnoughMemory,
 }
 
-
+_SHORTAGES: dict[type[BaseException], str] = {
+    NotEnoughDescriptors: "file descriptor",
+    NotEnoughMemory: "memory",
+    NotEnoughThreads: "thread",
+}
 _REFUSALS = {*FAULT_BY_ERRNO, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.EILSEQ, errno.ENOTRECOVERABLE}
 
 
 def is_refusal(error: BaseException) -> bool:
     """Says whether an error may pass: the system lacks space, descriptors or memory now."""
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in _REFUSALS
+
+
+def shortage(error: BaseException) -> str:
+    """What a process, or the machine, lacks now, whatever it was to do; empty for other errors."""
+    kind = FAULT_BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else type(error)
+    found = _SHORTAGES.get(kind, "") if kind else ""
+    return found if found or error.__cause__ is None else shortage(error.__cause__)
 
 
 def how_to_install(extra: str, *packages: str) -> str:

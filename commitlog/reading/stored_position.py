@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.errors import ReaderError
+from commitlog.errors import ReaderError, shortage
 from commitlog.lines import for_shell
 from commitlog.reading.named_reader import FORWARD, PYTHON, NamedReader
 from commitlog.reading.named_readers import NamedReaders
@@ -65,9 +65,8 @@ class StoredPosition:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ReaderError(
-                f"reader {self.name}: {error.filename}: {error.strerror}; remove it, or fix it"
-            ) from error
+            way_out = "try again" if shortage(error) else "remove it, or fix it"
+            raise ReaderError(f"reader {self.name}: {error.filename}: {error.strerror}; {way_out}") from error
         check_owner(known, self.store_id, self._readers)
         return known
 
@@ -132,6 +131,5 @@ def check_owner(reader: NamedReader, store_id: str, readers: NamedReaders) -> No
 
 def unwritable(name: str, readers: NamedReaders, error: OSError) -> ReaderError:
     place = readers.directory.readers_directory
-    return ReaderError(
-        f"reader {name}: its position can't be written to {place}: {error.strerror}; make room or fix permissions"
-    )
+    way_out = "try again" if shortage(error) else "make room or fix permissions"
+    return ReaderError(f"reader {name}: its position can't be written to {place}: {error.strerror}; {way_out}")

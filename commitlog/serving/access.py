@@ -28,7 +28,7 @@ import orjson
 from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import poll, try_file
-from commitlog.errors import AccessDenied, IllegalArgument, ServingRefused
+from commitlog.errors import AccessDenied, IllegalArgument, ServingRefused, disk_error, shortage
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
@@ -185,6 +185,8 @@ def _read(file: Path) -> list[Token]:
     try:
         data = DISK.read_named_file(file, _FILE_BYTES_MAX)
     except OSError as error:
+        if shortage(error):  # the file may be a good one
+            raise disk_error(error.errno or 0, f"{file}: reading the tokens") from error
         raise _unusable(file, _refused(error)) from None
     try:
         values = orjson.loads(data)

@@ -23,6 +23,7 @@ from commitlog.errors import (
     StoreDamaged,
     StoreRefused,
     refusal,
+    shortage,
 )
 from commitlog.remote.server_errors import to_bytes
 from commitlog.serving.abandoned_calls import ClientGone
@@ -54,14 +55,33 @@ def told_to_client(stores: Iterable[ServedStore], access: Access = EVERYTHING) -
     except ClientGone:
         raise flight.FlightCancelledError("the client is gone") from None
     except CommitLogError as error:
-        raise as_flight_error(error, stores, access) from None
+        raise as_flight_error(_not_short(error), stores, access) from None
     except OSError as error:
-        raise as_flight_error(refusal(error, stores[0].path, "answering a client"), stores, access) from None
+        refused = _not_short(refusal(error, stores[0].path, "answering a client"))
+        raise as_flight_error(refused, stores, access) from None
     except MemoryError:
-        raise as_flight_error(ServerBusy("the server has no memory for it; try again"), stores) from None
+        raise as_flight_error(_busy("memory"), stores) from None
     except Exception:
         log.exception("a call has failed")
         raise as_flight_error(ServerError("the server has failed; its log says how"), stores) from None
+
+
+def _not_short(error: CommitLogError) -> CommitLogError:
+    """The error, or ServerBusy where it is this process that lacks something: its client may wait.
+
+    What such an error says is for who runs the server. So it is logged here.
+    """
+    what = shortage(error)
+    if not what:
+        return error
+    log.warning("a client is told to try again: %s", error)
+    busy = _busy(what)
+    busy.rows_sent = error.rows_sent
+    return busy
+
+
+def _busy(what: str) -> ServerBusy:
+    return ServerBusy(f"the server has no {what} for it; try again")
 
 
 class Refused(Exception):
