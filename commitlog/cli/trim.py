@@ -147,16 +147,20 @@ def _would_take(directory: StoreDirectory, request: TrimRequest) -> bool:
 
 @contextlib.contextmanager
 def _running(directory: StoreDirectory) -> Iterator[None]:
-    """Starts the stages for the with-block if they do not run, with their last configuration."""
+    """Starts the stages for the with-block if they do not run, with their last configuration.
+
+    Another command may start them at the same moment: then they do it.
+    """
     from commitlog.disk.locks import is_running
+    from commitlog.errors import StoreRunning
     from commitlog.store import Store
 
     facts = directory.load()
-    if is_running(directory, Path(facts.pool.directory) if facts.pool else None):
+    with contextlib.ExitStack() as stack:
+        if not is_running(directory, Path(facts.pool.directory) if facts.pool else None):
+            with contextlib.suppress(StoreRunning):
+                stack.enter_context(Store.open(directory.path))
         yield
-    else:
-        with Store.open(directory.path):
-            yield
 
 
 def _await_index(view: StoreView) -> None:

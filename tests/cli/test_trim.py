@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.disk import locks
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.inspecting.verify import verify_store
@@ -148,6 +149,25 @@ def test_a_store_that_does_not_run(tmp_path: Path, config: Path, is_killed: bool
     assert StoreDirectory(path).load().config == settings
     assert not StoreDirectory(path).trim_file.exists()
     assert verify_store(path).good
+
+
+def test_a_store_that_somebody_starts_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stages of the other command do it."""
+    looked, known = [], locks.is_running
+
+    def is_running(directory: StoreDirectory, pool: Path | None, stage: str = "") -> bool:
+        looked.append(directory)
+        return len(looked) > 1 and known(directory, pool, stage)
+
+    with commitlog.Store.open(tmp_path / "store", SETTINGS) as store:
+        send(store.path)
+        before = segments(store.path)
+        monkeypatch.setattr(locks, "is_running", is_running)
+        done = CliRunner().invoke(app, ["trim", str(store.path), "--keep-bytes", "200kB", "--yes"])
+        assert looked
+        assert done.exit_code == 0, done.exception
+        assert done.stdout.startswith("deleted ")
+        assert segments(store.path)[0] > before[0]
 
 
 @pytest.mark.parametrize(
