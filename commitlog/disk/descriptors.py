@@ -24,6 +24,14 @@ def occupy_standard_descriptors() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
 
 
+def point_nowhere(*descriptors: int) -> None:
+    """Makes each of the descriptors one of /dev/null. Raises OSError."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in descriptors:
+        os.dup2(nowhere, number, inheritable=False)
+    os.close(nowhere)
+
+
 def are_free(count: int) -> bool:
     """Whether `count` descriptors can be had now.
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from commitlog.disk.descriptors import occupy_standard_descriptors
+from commitlog.disk.descriptors import occupy_standard_descriptors, point_nowhere
 from commitlog.errors import CommitLogError
 from commitlog.process_title import set_process_title
 
@@ -32,9 +32,20 @@ def main() -> None:
         os.close(0)  # the function's own input and output are others
         occupy_standard_descriptors()
         os.dup2(2, 1)
+        _keep_from_children(source.fileno(), answers.fileno())
         packed = source.read(int.from_bytes(source.read(_SIZE_BYTES), "big"))
         if packed:
             _answer(packed, source, answers)
+
+
+def _keep_from_children(*pipes: int) -> None:
+    """Gives each forked child of the function /dev/null in place of these pipes.
+
+    A child would keep them open when this process has ended: Spark's JVM would wait for an answer
+    for ever. And one that returns from the function would take rows, and answer, as this process
+    does.
+    """
+    os.register_at_fork(after_in_child=lambda: point_nowhere(*pipes))
 
 
 def _answer(packed: bytes, source: BinaryIO, answers: Any) -> None:

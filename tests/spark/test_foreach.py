@@ -202,6 +202,51 @@ def test_a_killed_process_loses_no_row(spark: SparkSession, store: HandMadeStore
     end_processes(spark)
 
 
+def test_a_child_that_outlives_its_process_is_not_waited_for(
+    spark: SparkSession, store: HandMadeStore, tmp_path: Path
+) -> None:
+    """The query ends with an error as if there were none."""
+    gate, started = tmp_path / "gate", tmp_path / "started"
+
+    def function(batch: pa.RecordBatch) -> None:
+        import time
+
+        if child := os.fork():
+            started.write_text(str(child))
+            os._exit(3)
+        while not gate.exists():
+            time.sleep(0.01)
+        os._exit(0)
+
+    writer = commitlog.spark.foreach(orders(spark, store.path), function)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        wait_until(lambda: not query.isActive, "the query to end")
+        assert "its process ended without an answer" in str(query.exception())
+    finally:
+        query.stop()
+        gate.touch()
+    wait_until(lambda: not psutil.pid_exists(int(started.read_text())), "the child to end")
+
+
+def test_a_forked_child_that_returns_takes_no_rows(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
+    """Nor does it answer for the process, which has all rows."""
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    noting = Noting(lines)
+
+    def function(batch: pa.RecordBatch) -> None:
+        if os.fork():
+            os.wait()
+            noting(batch)
+
+    by_batch = orders(spark, store.path, maxOffsetsPerTrigger=20)
+    run(commitlog.spark.foreach(by_batch, function), tmp_path / "checkpoint")
+    assert noted_rows(lines) == {f"{lane} {offset}": 1 for lane in range(2) for offset in range(100)}
+    assert len(list(lines.iterdir())) == 1
+    end_processes(spark)
+
+
 @by_url_nightly  # daily test_sink.py writes by URL
 @pytest.mark.usefixtures("both_ways")
 def test_rows_are_appended_and_flushed(spark: SparkSession, tmp_path: Path) -> None:
