@@ -60,7 +60,7 @@ def _answer(packed: bytes, source: BinaryIO, answers: Any) -> None:
             answers.write(b"{}\n")
     except CommitLogError as error:
         answers.write(_line(type(error).__name__, str(error)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         answers.write(_line("FunctionFailed", f"the Python function that rows are handed to: {_told(error)}"))
     finally:
         _call(function, "close")
@@ -82,7 +82,7 @@ def _call(function: Any, name: str) -> None:
         method()
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """An error with the lines where it was raised, those of the function alone."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__]

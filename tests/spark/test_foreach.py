@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -159,11 +160,15 @@ def test_what_a_function_raises_ends_the_query_by_name(
 
         return Full()
 
+    def leaves(batch: pa.RecordBatch) -> None:
+        sys.exit("no more rows")
+
     what = "FunctionFailed: the Python function that rows are handed to: "
     for number, (function, words) in enumerate(
         [
             (refuses, "LookupError: no place for True"),
             (ends, "its process ended without an answer"),
+            (leaves, "SystemExit: no more rows"),
             (fails_to_flush(), "OSError: the last rows have no place"),
         ]
     ):
