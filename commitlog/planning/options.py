@@ -162,7 +162,8 @@ def _without_scheme(path: str) -> str:
     host, slash, below = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "/", rest[1:])
     if scheme.lower() != "file" or host not in ("", "localhost") or not slash:
         raise bad("path", path, "a store is a directory of this machine: give its path, or file:///its/path")
-    return f"/{unquote(below)}"
+    plain = f"/{below}"  # so Spark's catalog gives a table's path, with one slash
+    return plain if not rest.startswith("//") and os.path.lexists(plain) else f"/{unquote(below)}"
 
 
 def _reader_name(values: Mapping[str, str]) -> str | None:

@@ -65,6 +65,17 @@ def test_a_created_table_has_its_options(spark: SparkSession, store: HandMadeSto
     assert store.directory.file.exists()
 
 
+def test_a_table_reads_the_store_whose_path_has_a_percent_sign(spark: SparkSession, tmp_path: Path) -> None:
+    """Not the one whose path that would stand for in a URI."""
+    small_store(tmp_path / "per cent", rows=2)
+    path = small_store(tmp_path / "per%20cent", rows=5).path
+    for clause in (f"OPTIONS (path '{path}', subscribe 'orders')", f"OPTIONS (subscribe 'orders') LOCATION '{path}'"):
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shown USING commitlog OPTIONS (path '{path}', subscribe 'orders')")
+        spark.sql(f"CREATE TABLE few USING commitlog {clause}")
+        assert (spark.table("few").count(), spark.table("shown").count()) == (10, 10)
+        spark.sql("DROP TABLE few")
+
+
 def test_a_query_adds_options_of_its_own(spark: SparkSession, store: HandMadeStore) -> None:
     """They take the place of the table's, for this query only, and are checked as all are."""
     spark.sql(f"CREATE TABLE few USING commitlog OPTIONS (path '{store.path}', subscribe 'orders')")
