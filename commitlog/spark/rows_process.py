@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -54,7 +55,7 @@ def _answer(packed: bytes, source: BinaryIO, answers: Any) -> None:
         function = _unpacked(packed)
         for batch in pa.ipc.open_stream(source):
             if batch.num_rows:
-                function(batch)
+                _check_run(function(batch))
             else:
                 _call(function, "flush")
             answers.write(b"{}\n")
@@ -74,6 +75,15 @@ def _unpacked(packed: bytes) -> Any:
     sys.path += [path for path in json.loads(paths) if path not in sys.path]
     serializer: Any = CPickleSerializer()
     return serializer.loads(function)
+
+
+def _check_run(returned: object) -> None:
+    """Raises TypeError if the function has only begun: its rows would count as handed over."""
+    if isinstance(returned, CoroutineType | GeneratorType | AsyncGeneratorType):
+        kind = type(returned).__name__
+        if isinstance(returned, CoroutineType):
+            returned.close()  # Python would warn of it, too
+        raise TypeError(f"it returned a {kind}, which nobody runs: it must be no async function, and have no yield")
 
 
 def _call(function: Any, name: str) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -163,12 +163,20 @@ def test_what_a_function_raises_ends_the_query_by_name(
     def leaves(batch: pa.RecordBatch) -> None:
         sys.exit("no more rows")
 
+    async def waits(batch: pa.RecordBatch) -> None:
+        pass
+
+    def yields(batch: pa.RecordBatch) -> Iterator[int]:
+        yield batch.num_rows
+
     what = "FunctionFailed: the Python function that rows are handed to: "
     for number, (function, words) in enumerate(
         [
             (refuses, "LookupError: no place for True"),
             (ends, "its process ended without an answer"),
             (leaves, "SystemExit: no more rows"),
+            (waits, "TypeError: it returned a coroutine, which nobody runs"),
+            (yields, "TypeError: it returned a generator, which nobody runs"),
             (fails_to_flush(), "OSError: the last rows have no place"),
         ]
     ):
