@@ -214,7 +214,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return resolver, moved
 
     def look(self) -> StoreIndex:
-        """The index of the store, opened if need be, and brought up to date."""
+        """The index of the store, opened if need be, and brought up to date.
+
+        What has moved is for the next batch, although nothing may move until it is asked for.
+        """
+        self._idle_at = None
         return self._resolver()[0].index
 
     def _open(self) -> StoreIndex:

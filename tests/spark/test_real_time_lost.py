@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ import pytest
 
 import commitlog
 from commitlog.errors import StageFailed
+from commitlog.spark.real_time_plans import RealTimePlans
 from tests.crash.scene import await_stages_gone, halted_process, kill, pid_of
+from tests.spark.driven_stream import stream
 from tests.spark.jvm_frames import error_line
 from tests.spark.test_foreach import end_processes
 from tests.spark.test_jvm_stream import frame
@@ -149,3 +152,31 @@ def test_rows_of_a_lost_message_do_not_count_for_the_one_in_its_place(spark: Spa
         assert stream.batch(10) == [20, 21, 22]
     finally:
         stream.stop()
+
+
+def test_a_batch_without_rows_that_ends_early_leaves_no_message_out(tmp_path: Path) -> None:
+    """It ends by what no task follows, which is there when the planner looks where it has ended."""
+    path = tmp_path / "store"
+    with commitlog.Store.open(path) as store, store.producer() as producer, stream(path) as reader:
+        producer.send("orders", b"1")
+        producer.flush()
+        reader.options = replace(reader.options, hurry=False)  # else the planner's end lets the stages rest
+        plans = RealTimePlans(reader)
+
+        def end_of_batch(plan: dict[str, Any]) -> str:
+            end: str = plans.merge({"base": plan["base"], "end": plan["end"], "reached": {}, "lanes": []})["offset"]
+            return end
+
+        def backlog(plan: dict[str, Any]) -> list[tuple[int, int, int]]:
+            return [(piece["lane"], piece["start"], piece["end"]) for task in plan["tasks"] for piece in task]
+
+        plan = plans.plan(json.dumps(reader.initialOffset()), 2)
+        assert backlog(plan) == [(0, 0, 1)]
+        for _ in range(2):
+            start = end_of_batch(plan)
+            plan = plans.plan(start, 2)
+            assert backlog(plan) == []
+        producer.send("orders", b"2")
+        producer.flush()
+        assert end_of_batch(plan) == start
+        assert backlog(plans.plan(start, 2)) == [(0, 1, 2)]
