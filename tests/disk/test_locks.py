@@ -156,9 +156,9 @@ def test_an_interrupt_at_any_line_of_a_lease_leaves_nothing(store: commitlog.Sto
                 commitlog.Producer(store.path).close()
         finally:
             sys.settrace(None)
-        if not set(leaks.descriptors()) <= before:
-            gc.collect()  # what only a cycle of references keeps is no leak
-        assert set(leaks.descriptors()) <= before, f"after line {tracer.at}"
+        # the thread that makes a socket has them for a moment more, and then only garbage has them
+        left = leaks.left_in_the_end(lambda: sorted(map(str, set(leaks.descriptors()) - before)), PATIENCE_SECONDS)
+        assert not left, f"open after line {tracer.at}"
         if tracer.at is None:
             break
     assert len(seen) > 100
