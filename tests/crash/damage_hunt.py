@@ -44,6 +44,7 @@ from tests.crash.sound_store import (
     send_one,
 )
 from tests.faults.bench import Bench
+from tests.leaks import descriptors
 
 STATES = ("stopped", "killed", "killed, no pool")
 CASES_A_STORE = 25
@@ -241,6 +242,7 @@ class Case:
         self.at = "at the start"
         made: Bench = _Started.__new__(_Started)
         channels: list[PlainChannel] = []
+        before = descriptors()
 
         def channel(path: Path, stage: str) -> PlainChannel:
             channels.append(PlainChannel(path, stage))
@@ -253,7 +255,8 @@ class Case:
             if isinstance(error, OSError):
                 self.log.append(str(refusal(error, self.sound.path, "starting the store")))
             self._let_go(made)
-            for fd in [fd for one in channels[-1:] if one.stage not in made.stages for fd in one._paths]:
+            pipes = [fd for fd, what in descriptors().items() if what.startswith("pipe:") and fd not in before]
+            for fd in [fd for one in channels[-1:] if one.stage not in made.stages for fd in [*one._paths, *pipes]]:
                 os.close(fd)  # of a stage that is refused
             return None
         except BaseException:

@@ -171,10 +171,12 @@ def producers_of(process: subprocess.Popen[bytes]) -> list[int]:
 @pytest.mark.nightly
 def test_a_killed_producer_is_judged_by_what_it_had_noted(tmp_path: Path) -> None:
     """The others go on; the report says so; what is there is there once."""
-    with running(tmp_path, "--seconds", "5", "--producers", "3") as process:
+    with running(tmp_path, "--seconds", "10m", "--producers", "3") as process:
         wait_for_phase(tmp_path, process, "running")
         wait_until(lambda: parquet_files(tmp_path / "run/out"), "Spark has written", patience=150)
         os.kill(producers_of(process)[-1], signal.SIGKILL)
+        wait_until(lambda: len(producers_of(process)) == 2, "the job knows that it is dead")
+        process.send_signal(signal.SIGINT)
         assert process.wait(150) == 0, said(tmp_path)
     report = orjson.loads((tmp_path / "run/out/report.json").read_bytes())
     assert report["verdict"] == "exactly once"
