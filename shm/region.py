@@ -116,6 +116,8 @@ class Region:
 
         Raises FileNotFoundError, PermissionError, RegionError.
         """
+        if path.is_dir():  # it can be opened for reading; FileIO would refuse it, and leave it open
+            raise RegionError(f"{path} is not a plain file of this user")
         with _opened(path, os.O_RDWR if writable else os.O_RDONLY) as file:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():

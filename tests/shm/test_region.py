@@ -11,6 +11,7 @@ from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import CONTROL_BYTES, LANE_ROW_WORDS, STAGE_ROW_WORDS, Header, Lane, Stage
 from commitlog.shm.region import Region, RegionError, RegionFull, base_directory, private_directory
 from commitlog.shm.write_buffers import WriteBuffers, available_buffers, slot_is_free
+from tests.leaks import descriptors
 
 STORE_ID = "0123456789abcdef" * 2
 
@@ -57,6 +58,18 @@ def test_links_and_empty_files_are_not_attached(shm_root: Path, tmp_path: Path) 
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     with pytest.raises(RegionError, match="not a plain file"):
         Region.attach(tmp_path / "link")
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_directory_in_the_place_of_a_region_takes_no_descriptor(shm_root: Path, writable: bool) -> None:
+    """Who follows a store looks again and again."""
+    place = shm_root / "region"
+    place.mkdir()
+    before = descriptors()
+    with pytest.raises(RegionError, match="not a plain file"):
+        Region.attach(place, writable=writable)
+    assert descriptors() == before
+    place.rmdir()
 
 
 def test_a_region_knows_that_it_was_unlinked(shm_root: Path) -> None:
