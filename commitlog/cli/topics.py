@@ -259,20 +259,12 @@ def _delete(store: Path, topic: str, *, force: bool, yes: bool) -> None:
 def _checked(view: StoreView, index: TopicIndex, topic: str, *, typed: bool, force: bool) -> Trim:
     """What the deletion takes. Raises IllegalTopic, UnknownTopic, TopicInUse."""
     from commitlog.reading.known_topics import check_known
-    from commitlog.reading.topic_trim import (
-        check_flushed,
-        check_producers,
-        check_readers,
-        check_written,
-        plan_deletion,
-    )
+    from commitlog.reading.topic_trim import check_at_rest, check_readers, check_written, plan_deletion
 
     check_known(view.path, index, [topic])
     check_written(view)
     if typed:
-        check_producers(view, topic)
-        check_flushed(view)
-        index.refresh()
+        check_at_rest(view, index, topic)
     plan = plan_deletion(index, topic)
     if not force:
         check_readers(index, plan)

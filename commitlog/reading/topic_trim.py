@@ -139,8 +139,18 @@ def check_readers(index: TopicIndex, trim: Trim) -> None:
             )
 
 
-def check_producers(view: StoreView, topic: str) -> None:
-    """Raises TopicInUse if a producer runs: it might still send rows of the typed topic."""
+def check_at_rest(view: StoreView, index: TopicIndex, topic: str) -> None:
+    """Raises TopicInUse if rows of the typed topic may still come, as from a producer that runs.
+
+    What producers have left is soon flushed where the store runs, and is waited for. The index
+    knows it then.
+    """
+    _check_producers(view, topic)
+    _await_flushed(view)
+    index.refresh()
+
+
+def _check_producers(view: StoreView, topic: str) -> None:
     control = view.control
     pool = control.region.path.parent if control else None
     for lane in view.lanes():
@@ -152,20 +162,16 @@ def check_producers(view: StoreView, topic: str) -> None:
             )
 
 
-def check_flushed(view: StoreView, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Waits until a running store has flushed all that producers have left, as it soon has.
-
-    A deletion takes what is flushed: what comes to the disk after it would be left of the topic.
-    Raises TopicInUse.
-    """
-    end = clock.monotonic_ns() + _FLUSHED_NS
+def _await_flushed(view: StoreView) -> None:
+    """A deletion takes what is flushed: what comes to the disk after it would stay."""
+    end = SYSTEM_CLOCK.monotonic_ns() + _FLUSHED_NS
     while lanes := view.not_flushed():
-        if clock.monotonic_ns() > end:
+        if SYSTEM_CLOCK.monotonic_ns() > end:
             raise TopicInUse(
                 f"{view.path}: lane {', '.join(map(str, lanes))} has messages that are not flushed, and some may be of the "
                 f"topic: `commitlog health {for_shell(view.path)}` says what keeps them"
             )
-        clock.sleep(_LOOK_SECONDS)
+        SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
 
 
 def check_nothing_came(view: StoreView, index: TopicIndex, deletion: Trim) -> None:
@@ -175,9 +181,7 @@ def check_nothing_came(view: StoreView, index: TopicIndex, deletion: Trim) -> No
     """
     topic = deletion.topic
     try:
-        check_producers(view, topic)
-        check_flushed(view)
-        index.refresh()
+        check_at_rest(view, index, topic)
         ends = plan_deletion(index, topic).before
         if came := sum(max(end - deletion.before.get(lane, 0), 0) for lane, end in ends.items()):
             raise TopicInUse(f"topic {topic}: {came:,} messages have come meanwhile: delete it again")

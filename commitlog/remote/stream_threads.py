@@ -152,9 +152,7 @@ class Sending:
 
 def _may_heal(fault: CommitLogError) -> bool:
     """Whether the stream's rows may still become flushed where they are."""
-    if isinstance(fault, ReplicaNotAvailable):
-        return True
-    return isinstance(fault, DiskError) and not isinstance(fault, LaneDamaged | PoolUnlinked)
+    return isinstance(fault, DiskError | ReplicaNotAvailable) and not isinstance(fault, LaneDamaged | PoolUnlinked)
 
 
 def _may_pass(error: CommitLogError) -> bool:

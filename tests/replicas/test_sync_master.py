@@ -61,16 +61,20 @@ def await_flushed(path: Path) -> None:
     wait_until(lambda: any(flushed_of(path).values()), "a row that is flushed")
 
 
-def test_the_sink_waits_for_the_replica(store: commitlog.Store, scene: Scene) -> None:
-    """It also waits for one that is away, and a promoted copy has the rows."""
-    writing = threading.Thread(target=write, args=(str(store.path),))
+def check_waits(scene: Scene, place: str) -> None:
+    """The sink waits for a replica that is away, and a promoted copy has the rows."""
+    writing = threading.Thread(target=write, args=(place,))
     writing.start()
-    await_flushed(store.path)
+    await_flushed(scene.primary)
     assert writing.is_alive()
     with scene.follower():
         writing.join()
     promote(scene.copy)
     assert values(scene.copy) == [b"one", b"two", b"three"]
+
+
+def test_the_sink_waits_for_the_replica(store: commitlog.Store, scene: Scene) -> None:
+    check_waits(scene, str(store.path))
 
 
 def test_the_sink_fails_where_no_replica_comes(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,14 +86,7 @@ def test_the_sink_fails_where_no_replica_comes(store: commitlog.Store, monkeypat
 
 def test_the_sink_by_url_waits_too(store: commitlog.Store, scene: Scene) -> None:
     with served(store) as url:
-        writing = threading.Thread(target=write, args=(url,))
-        writing.start()
-        await_flushed(store.path)
-        assert writing.is_alive()
-        with scene.follower():
-            writing.join()
-    promote(scene.copy)
-    assert values(scene.copy) == [b"one", b"two", b"three"]
+        check_waits(scene, url)
 
 
 def test_a_remote_producer_hears_that_no_replica_is_there(store: commitlog.Store, scene: Scene) -> None:
