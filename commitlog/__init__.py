@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 
-from commitlog import forks as _forks  # noqa: F401 - its hook comes before those that the program registers from here on
+from commitlog.system import forks as _forks  # noqa: F401 - its hook comes before those that the program registers from here on
 
 __version__ = "0.1.0"
 
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from commitlog import spark as spark
     from commitlog import tracing as tracing
     from commitlog.appending.row_writer import RowWriter
-    from commitlog.arrow import read_arrow
     from commitlog.backups.backup_report import BackupReport
     from commitlog.backups.store_backup import backup
-    from commitlog.clock import Clock
-    from commitlog.config import Config
-    from commitlog.errors import CommitLogError
-    from commitlog.message import Message
-    from commitlog.producer import Producer
-    from commitlog.reader import Reader
-    from commitlog.receipt import BatchReceipt, Level, Receipt
-    from commitlog.remote.remote_producer import RemoteProducer, RemoteReceipt
-    from commitlog.scan import Scan, read
-    from commitlog.schemas.topic_schemas import TopicSchema
-    from commitlog.shm.counters import Throughput
-    from commitlog.statistics import (
+    from commitlog.client.arrow import read_arrow
+    from commitlog.client.producer import Producer
+    from commitlog.client.reader import Reader
+    from commitlog.client.scan import Scan, read
+    from commitlog.client.statistics import (
         LaneStatistics,
         ReaderStatistics,
         RetentionStatistics,
         StageStatistics,
         StoreStatistics,
     )
+    from commitlog.client.store import Store
+    from commitlog.config import Config
+    from commitlog.errors import CommitLogError
+    from commitlog.message import Message
+    from commitlog.receipt import BatchReceipt, Level, Receipt
+    from commitlog.remote.remote_producer import RemoteProducer, RemoteReceipt
+    from commitlog.schemas.topic_schemas import TopicSchema
+    from commitlog.shm.counters import Throughput
     from commitlog.status import AppendMessageStatus, PutMessageStatus, StopReport
-    from commitlog.store import Store
+    from commitlog.system.clock import Clock
 
 __all__ = [
     "AppendMessageStatus",
@@ -91,30 +91,30 @@ _HOMES = {
     "AppendMessageStatus": "status",
     "BackupReport": "backups.backup_report",
     "BatchReceipt": "receipt",
-    "Clock": "clock",
+    "Clock": "system.clock",
     "CommitLogError": "errors",
     "Config": "config",
-    "LaneStatistics": "statistics",
+    "LaneStatistics": "client.statistics",
     "Level": "receipt",
     "Message": "message",
-    "Producer": "producer",
+    "Producer": "client.producer",
     "PutMessageStatus": "status",
-    "Reader": "reader",
-    "ReaderStatistics": "statistics",
+    "Reader": "client.reader",
+    "ReaderStatistics": "client.statistics",
     "Receipt": "receipt",
     "RemoteProducer": "remote.remote_producer",
     "RemoteReceipt": "remote.remote_producer",
-    "RetentionStatistics": "statistics",
+    "RetentionStatistics": "client.statistics",
     "RowWriter": "appending.row_writer",
-    "Scan": "scan",
-    "StageStatistics": "statistics",
+    "Scan": "client.scan",
+    "StageStatistics": "client.statistics",
     "StopReport": "status",
-    "Store": "store",
-    "StoreStatistics": "statistics",
+    "Store": "client.store",
+    "StoreStatistics": "client.statistics",
     "Throughput": "shm.counters",
     "backup": "backups.store_backup",
-    "read": "scan",
-    "read_arrow": "arrow",
+    "read": "client.scan",
+    "read_arrow": "client.arrow",
     "TopicSchema": "schemas.topic_schemas",
 }
 """Each name and the module that it is loaded from."""

@@ -19,9 +19,9 @@ import orjson
 
 from commitlog.config import Config, Interval, ReplicationConfig, RetentionConfig
 from commitlog.errors import ConfigError, IllegalArgument
-from commitlog.lines import printable
-from commitlog.quantities import address_of, bytes_of, nanoseconds_of
 from commitlog.shm.layout import LANE_ROWS
+from commitlog.text.lines import printable
+from commitlog.text.quantities import address_of, bytes_of, nanoseconds_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.client.producer import Producer
 from commitlog.disk.store_directory import checked_path
 from commitlog.disk.writable_topic import check_writable_name
 from commitlog.errors import (
@@ -26,8 +26,8 @@ from commitlog.errors import (
     StoreNotRunning,
     StoreStopped,
 )
-from commitlog.lines import printable
-from commitlog.producer import Producer
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK
+from commitlog.text.lines import printable
 
 FLUSH_SECONDS = 5.0
 """How long `flush` waits at most. `logging.shutdown` calls it when the program ends."""

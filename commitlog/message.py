@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from commitlog.native import core
-from commitlog.notebook import html_table, shortened
 from commitlog.record.host import message_id
 from commitlog.record.properties import BYTES_KEY_NAME, RESERVED_NAMES, BytesKey, decode_properties, own_properties
 from commitlog.record.record import Record
 from commitlog.record.record_layout import CRC_PROPERTY_START, IPV4_BYTES, PORT_BYTES, STORE_HOST_AT, Buffer
+from commitlog.text.notebook import html_table, shortened
 
 if TYPE_CHECKING:
     from commitlog.record.table import RecordTable

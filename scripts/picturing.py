@@ -25,8 +25,8 @@ from rich.console import Console
 
 import commitlog
 from commitlog.cli.top_screen import Choice, render
-from commitlog.clock import SignalEvent
 from commitlog.demo.show import Demo
+from commitlog.system.clock import SignalEvent
 from commitlog.watching.health import health
 from commitlog.watching.rates import rates
 from commitlog.watching.snapshot import StoreWatch

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_leased, lane_locked
 from commitlog.disk.new_segment import NewSegment
@@ -29,6 +28,7 @@ from commitlog.stages.allocating.pool_watch import PoolWatch
 from commitlog.stages.allocating.retention import Retention
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.stage_process import main
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

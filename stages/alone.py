@@ -29,18 +29,18 @@ from typing import Any
 import orjson
 
 import commitlog
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError
-from commitlog.process_title import set_process_title
 from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES, Header, Lane, Stage
 from commitlog.shm.memory_order import observe
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.starting import StoreOpening
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.system.process_title import set_process_title
 
 TOPIC = "alone"
 _BATCH = 1000

@@ -28,7 +28,6 @@ import numpy.typing as npt
 import zmq
 
 from commitlog.appending.wakeups import WakeupReceiver, WakeupSender, wake_readers
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
@@ -41,6 +40,7 @@ from commitlog.shm.layout import COUNTER_MAX, STAGE_ROW_WORDS, Header, Lane, Sta
 from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.sound_lanes import SoundLanes
 from commitlog.stages.store_channel import StoreChannel
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 DRAIN_ROUNDS = 10
 _DRAIN_ROUND_MS = 200

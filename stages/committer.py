@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.direct_segment import check_whole, whole_end
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import CorruptRecord
@@ -30,6 +29,7 @@ from commitlog.shm.write_buffers import is_direct
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.lane_buffers import LaneBuffers
 from commitlog.stages.stage_process import main
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 PAGE_BYTES = 4096
 """RocketMQ's OS_PAGE_SIZE, the unit of `least_pages`, and where a rewrite begins.

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.mapped_file import MappedFile, read_ahead
@@ -30,6 +29,7 @@ from commitlog.shm.layout import Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.stage_process import main
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 _SLICE_BYTES = 16 << 20
 

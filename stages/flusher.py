@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.appending.wakeups import NoticePublisher
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.checkpoint import Positions, PositionsFile, StoreCheckpoint
 from commitlog.disk.file_channel import FileChannel
 from commitlog.shm.control_region import counted_entries, first_kept, indexed_entries
@@ -32,6 +31,7 @@ from commitlog.shm.layout import HA_SERVICE, Lane, Stage, segment_start
 from commitlog.shm.memory_order import observe, publish
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.stage_process import main
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 PAGE_BYTES = 4096
 """RocketMQ's OS_PAGE_SIZE, the unit of `least_pages`, whatever the machine's pages are."""

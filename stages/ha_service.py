@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from commitlog.appending.wakeups import REPLICATED_NOTICES, NoticePublisher
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replication_troubles import ReplicationTroubles, save_troubles
 from commitlog.errors import CommitLogError
@@ -33,6 +32,7 @@ from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_listener import ReplicaListener
 from commitlog.stages.replicating.slave_listener import SlaveListener
 from commitlog.stages.stage_process import main
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 _LOOK_NS = 1_000_000_000
 """How often the files of the replicas are written, and new lanes get their ports."""

@@ -12,11 +12,11 @@ import zmq
 from commitlog.config import LogsConfig
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, DiskError, is_refusal
-from commitlog.process_title import set_process_title
 from commitlog.shm.layout import ALL_STAGES
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.forked_stage import REFUSED
 from commitlog.stages.supervising.log_files import log_to_own_output
+from commitlog.system.process_title import set_process_title
 
 log = logging.getLogger(__name__)
 

@@ -35,13 +35,13 @@ from commitlog.errors import (
     StoreSuperseded,
     refusal,
 )
-from commitlog.process_title import set_process_title
 from commitlog.stages import stage_process  # noqa: F401  for the stages: a child that is forked has it then
 from commitlog.stages.supervising.log_files import log_to_file
 from commitlog.stages.supervising.reporting import tell, tell_error
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
 from commitlog.stages.supervising.stage_processes import stage_module
 from commitlog.stages.supervising.starting import StoreOpening
+from commitlog.system.process_title import set_process_title
 
 _STDIN = 0
 _DESCRIPTORS_LEAST, _DESCRIPTORS_MAX = 64, 65_536

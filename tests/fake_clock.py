@@ -5,7 +5,7 @@ They begin with the system's time, which the processes under test have.
 
 from __future__ import annotations
 
-from commitlog.clock import Clock
+from commitlog.system.clock import Clock
 
 
 class SetClock(Clock):

@@ -1,8 +1,7 @@
 """The floors of the house, and what is in each room: the table of ARCHITECTURE.md.
 
-An import goes to the same room or to a lower floor, never sideways or up. A door is a module of its
-own that users import; all else is a room, and private. `python -m tests.floors` prints the table,
-and tests/test_layers.py compares.
+An import goes to the same room or to a lower floor, never sideways or up. A room is a folder, or a
+module of its own. `python -m tests.floors` prints the table, and tests/test_layers.py compares.
 """
 
 from __future__ import annotations
@@ -25,20 +24,13 @@ FLOORS: tuple[dict[str, str], ...] = (
         "errors": "every error by name, and the errno that a stage says it with",
     },
     {
-        "clock": "the one clock",
         "config": "every knob, its default and what is allowed",
-        "forks": "what a forked child leaves to its parent",
-        "lines": "lines of input, and lines for logs and terminals",
         "native": "the native core: a crate in Rust, and the one place that decides whether it runs",
-        "process_title": "what `ps` shows of a process: its role and its store",
-        "quantities": "sizes, durations, times, numbers and addresses as people write them",
-        "text_files": "the user's input as bytes: files that may be compressed, pipes, terminals",
-        "threads": "the one place where threads of users' processes start",
+        "system": "what a process has of its own: the one clock, threads, forks, its title, a terminal's keys",
+        "text": "what people read and write: lines, quantities, tables of a notebook, files that may be compressed",
     },
     {
         "config_file": "a configuration in TOML",
-        "keyboard": "keys of a terminal, without Enter",
-        "notebook": "how objects show themselves: a short repr, and a table of HTML in a notebook",
     },
     {
         "record": "the bytes of a record: one at a time, or many by columns",
@@ -66,21 +58,11 @@ FLOORS: tuple[dict[str, str], ...] = (
         "remote": "the client's side of a served store: what is asked, connections, errors on their way",
     },
     {
-        "statistics": "what a store, a producer and a reader have done so far",
-        "arrow": "`read_arrow`",
+        "client": "what users' programs hold: `Store`, `Producer`, `Reader`, `read`, `read_arrow`, statistics",
         "tracing": "traces of OpenTelemetry that go on from a producer to the readers",
         "backups": "a second directory that is brought up to date and can take a store's place",
     },
     {
-        "producer": "`Producer`",
-        "reader": "`Reader`",
-    },
-    {
-        "scan": "`read` and its `Scan`: a topic as a table, or message by message",
-    },
-    {
-        "store": "`Store`: starts and stops the stages",
-        "stream_producer": "the producer of a stream of batches: of a task of Spark's sink, or of a server's client",
         "logging": "a handler that sends what a program logs to a store",
         "watching": "a snapshot of a store, for all the tools that show one; its health, its metrics",
     },
@@ -121,6 +103,9 @@ FLOORS: tuple[dict[str, str], ...] = (
 
 
 TESTED_IN = {
+    "client": "commitlog",
+    "system": "commitlog",
+    "text": "commitlog",
     "remote": "serving",
     "doctor": "cli",
     "spark.launching": "spark",
@@ -128,7 +113,7 @@ TESTED_IN = {
     "stages.replicating": "replicating",
     "stages.supervising": "stages",
 }
-"""Rooms whose tests are in a folder of another name. Doors are tested in `tests/commitlog`."""
+"""Rooms whose tests are in a folder of another name. Modules of their own are tested in `tests/commitlog`."""
 
 
 def place(room: str) -> str:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog import threads
 from commitlog.disk.processes import stat_fields
 from commitlog.opening.stray_pools import STORE_NAME
+from commitlog.system import threads
 from tests.waiting import wait_until
 
 PROC = Path("/proc")

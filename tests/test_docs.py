@@ -23,12 +23,12 @@ import typer.main
 
 from commitlog import Producer, Store, errors
 from commitlog.cli.app import COMMANDS, app
+from commitlog.client.statistics import RetentionStatistics
 from commitlog.config import WHEN_CHANGED, Config
 from commitlog.config_file import load_config
 from commitlog.planning.option_names import SINK_SPELLING, SPELLING
 from commitlog.spark.columns import ALL_COLUMNS
 from commitlog.stages.supervising.stage_processes import STOP_ORDER
-from commitlog.statistics import RetentionStatistics
 from tests.programs import BLOCK, DOCS, PATIENT_SECONDS, blocks, examples, outputs, patient, write_files
 
 if TYPE_CHECKING:

@@ -42,11 +42,11 @@ ARROW_ROOMS = tuple(
     f"commitlog/{room}/" for room in ("columns", "schemas", "planning", "remote", "serving", "forwarding")
 )
 ARROW_MODULES = (
-    "commitlog/arrow.py",
+    "commitlog/client/arrow.py",
     "commitlog/appending/row_sending.py",
     "commitlog/appending/message_rows.py",
-    "commitlog/scan.py",
-    "commitlog/text_files.py",
+    "commitlog/client/scan.py",
+    "commitlog/text/text_files.py",
 )
 
 # The door to the disk, and the one to shared memory.
@@ -114,9 +114,9 @@ MODULE_CALLS = {
     "io": re.compile("open"),
 }
 CLOCK_CALLS = r"\btime\.((time|monotonic|perf_counter|clock_gettime)(_ns)?|sleep)\(|from time import"
-# Files that ask another clock than commitlog/clock.py, and why.
+# Files that ask another clock than commitlog/system/clock.py, and why.
 CLOCK_EXCEPTIONS = {
-    "commitlog/producer.py": "the time of each message: asked through an object it takes twice as long",
+    "commitlog/client/producer.py": "the time of each message: asked through an object it takes twice as long",
     "commitlog/inspecting/profiling.py": "the time that a stage is looked at",
     "commitlog/spark/launching/class_data.py": "the age of a file in the user's cache",
     "commitlog/spark/launching/java.py": "the age of a file in the user's cache",
@@ -279,7 +279,7 @@ def test_what_is_imported_is_declared() -> None:
         allowed = {"commitlog"} | declared(None) | declared("rocketmq") | sys.stdlib_module_names
         if module.startswith(ARROW_ROOMS) or module in ARROW_MODULES:
             allowed |= declared("arrow")
-        if module == "commitlog/scan.py":
+        if module == "commitlog/client/scan.py":
             allowed |= declared("pandas") | declared("polars") | declared("duckdb")
         if module.startswith("commitlog/forwarding/"):
             allowed |= declared("kafka")
@@ -352,13 +352,13 @@ def test_one_clock_says_what_time_it_is() -> None:
         for module in EVERY_MODULE
         if not module.startswith("commitlog/ingest/") and re.search(CLOCK_CALLS, (ROOT / module).read_text())
     }
-    assert asking == {"commitlog/clock.py", *CLOCK_EXCEPTIONS}
+    assert asking == {"commitlog/system/clock.py", *CLOCK_EXCEPTIONS}
 
 
 def test_threads_are_started_through_one_door() -> None:
     """Nobody waits for a thread that starts: a finalizer in it may wait for the starter."""
     starting = {module for module in EVERY_MODULE if re.search(THREAD_CALLS, (ROOT / module).read_text())}
-    assert starting == {"commitlog/threads.py", *THREAD_EXCEPTIONS}
+    assert starting == {"commitlog/system/threads.py", *THREAD_EXCEPTIONS}
 
 
 def test_the_tests_have_the_same_rooms() -> None:

@@ -13,11 +13,12 @@ import psutil
 import pytest
 import yaml
 
-from commitlog import Reader, Store, logging, store
+from commitlog import Reader, Store, logging
 from commitlog.appending import attachment
 from commitlog.appending.row_options import RowOptions
 from commitlog.cli.demo import demo
 from commitlog.cli.stop import stop
+from commitlog.client import store
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, Config
 from commitlog.disk.checkpoint import SLOT_BYTES, STORE_CHECKPOINT_BYTES
 from commitlog.disk.consume_queue import ENTRY_BYTES

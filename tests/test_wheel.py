@@ -203,7 +203,7 @@ def test_the_plain_wheel_needs_none(plain_wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(plain_wheel) as archive:  # as pip does, which takes a second of a core
         archive.extractall(packages_of(environment))
     assert core_of(environment, tmp_path, "auto") == "Python (no native core: it is not built)"
-    program = "import commitlog.producer; print(commitlog.Producer.send.__doc__.partition('.')[0])"
+    program = "import commitlog.client.producer; print(commitlog.Producer.send.__doc__.partition('.')[0])"
     said = run(environment / "bin" / "python", "-c", program, cwd=tmp_path, env=clean_environment())
     assert said.startswith("Appends one message")
 

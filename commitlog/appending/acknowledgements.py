@@ -18,7 +18,6 @@ from typing import NoReturn, TypeVar
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.callbacks import Outcome, Tell, Teller, Waiter, Waiters, check_callback, told
 from commitlog.appending.lease import FAULT_PATIENCE_NS
-from commitlog.clock import Clock, limit_ns
 from commitlog.errors import (
     CommitLogError,
     ForkedProducer,
@@ -36,6 +35,7 @@ from commitlog.shm.counters import record_put_time, record_wait
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_order import observe, publish
 from commitlog.status import PutMessageStatus
+from commitlog.system.clock import Clock, limit_ns
 
 R = TypeVar("R", bound=Receipt)
 Callback = Callable[[PutMessageStatus], object]

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from commitlog.appending.lease import Lease, has_lost_files, is_damaged, try_lease
 from commitlog.appending.sockets import Sockets
 from commitlog.appending.wakeups import FLUSHED_NOTICES, REPLICATED_NOTICES, WakeupSender
-from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.descriptors import check_free, occupy_standard_descriptors
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -29,12 +28,13 @@ from commitlog.errors import (
     disk_error,
     refusal,
 )
-from commitlog.lines import for_shell, to_enlarge
 from commitlog.reading.view import attach_control
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.region import RegionError
 from commitlog.shm.write_buffers import free_bytes
+from commitlog.system.clock import Clock
+from commitlog.text.lines import for_shell, to_enlarge
 
 _NEEDED_DESCRIPTORS = 24
 """How many descriptors a producer needs: for locks, mappings, sockets, and files that it reads."""

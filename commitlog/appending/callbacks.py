@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Protocol
 
-from commitlog.clock import Clock
 from commitlog.errors import CommitLogError, IllegalArgument
 from commitlog.status import PutMessageStatus
-from commitlog.threads import Background
+from commitlog.system.clock import Clock
+from commitlog.system.threads import Background
 
 Word = Hashable
 Outcome = PutMessageStatus | CommitLogError

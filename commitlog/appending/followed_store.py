@@ -8,10 +8,10 @@ from pathlib import Path
 import zmq
 
 from commitlog.appending.wakeups import FollowedSender
-from commitlog.clock import SignalEvent
 from commitlog.disk.descriptors import are_free
 from commitlog.errors import CommitLogError
-from commitlog.threads import Background
+from commitlog.system.clock import SignalEvent
+from commitlog.system.threads import Background
 
 _TELL_SECONDS = 0.5
 """Shorter than a stage believes it (stages/base_stage.py)."""

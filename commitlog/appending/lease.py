@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.clock import Clock
 from commitlog.disk.direct_segment import clear_unpublished
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import Lock, try_lane
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory, StoreFacts, store_moved
 from commitlog.errors import NotEnoughSharedMemory, RecoveryError, StoreNotRunning, disk_error
-from commitlog.lines import to_enlarge
 from commitlog.reading.indexed_offsets import IndexedOffsets
 from commitlog.record.scan import MAX_BYTES, scan
 from commitlog.record.table import Stop
@@ -31,6 +29,8 @@ from commitlog.shm.memory_order import observe, publish
 from commitlog.shm.region import RegionFull
 from commitlog.shm.row_check import WORDS_DAMAGED
 from commitlog.shm.write_buffers import WriteBuffers, free_bytes
+from commitlog.system.clock import Clock
+from commitlog.text.lines import to_enlarge
 
 ROCKETMQ_LOCK_TEXT = b"lock"
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from commitlog.forks import leave_in_child
+from commitlog.system.forks import leave_in_child
 
 
 class _Closable(Protocol):

@@ -21,8 +21,8 @@ from commitlog.errors import (
     ProducerClosed,
     RecordError,
 )
-from commitlog.forks import settle
-from commitlog.threads import Background
+from commitlog.system.forks import settle
+from commitlog.system.threads import Background
 
 if TYPE_CHECKING:
     from commitlog.schemas.single_rows import Taken

@@ -29,7 +29,7 @@ from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
 from commitlog.disk.descriptors import are_free
 from commitlog.errors import NotEnoughThreads
 from commitlog.shm.control_region import ControlRegion
-from commitlog.threads import Background, if_free
+from commitlog.system.threads import Background, if_free
 
 _FIRST_DESCRIPTORS, _MORE_DESCRIPTORS = 10, 3
 """The descriptors that ZeroMQ takes for the first socket of a context, and for one more."""

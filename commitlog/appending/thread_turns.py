@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-from commitlog.clock import LONG_AGO_NS, Clock
+from commitlog.system.clock import LONG_AGO_NS, Clock
 
 FREE, UNSURE = True, False
 """What a call puts back as the token: nothing is open, or the next call looks what was published.

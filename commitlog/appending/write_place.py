@@ -12,7 +12,6 @@ from collections.abc import Callable
 from commitlog.appending.acknowledgements import NOTICE_WAIT_MS, LaneProgress
 from commitlog.appending.attachment import Attachment
 from commitlog.appending.lease import FAULT_PATIENCE_NS, Lease
-from commitlog.clock import Clock
 from commitlog.disk.direct_segment import DirectSegment
 from commitlog.errors import AllocateTimeout, NoBufferAvailable
 from commitlog.record.record import encode_blank
@@ -20,6 +19,7 @@ from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.shm.layout import DIRECT_WINDOW, Lane, Stage
 from commitlog.shm.memory_order import confirm, observe, publish
 from commitlog.shm.write_buffers import is_direct, slot_is_free
+from commitlog.system.clock import Clock
 
 
 def _nowhere(_record: bytes) -> object:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.locks import is_running, poll
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.disk.trim_marks import TrimMarks
 from commitlog.errors import BackupRefused, DamagedFile
-from commitlog.lines import for_shell
 from commitlog.reading.flushed_evidence import FlushedEvidence, flushed_by_age
 from commitlog.reading.log_begin import begin_of_log, other_lanes_log, other_log
 from commitlog.reading.log_scan import Gap, LogScan
 from commitlog.reading.view import LaneLimits, StoreView
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.lines import for_shell
 
 _START_SECONDS = 60
 """How long a start or a stop of the store may take before a backup gives up."""

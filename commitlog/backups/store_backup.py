@@ -26,7 +26,6 @@ from commitlog.backups.backup_report import BackupReport
 from commitlog.backups.lane_backup import LaneBackup
 from commitlog.backups.lane_source import LaneSource
 from commitlog.backups.small_files import SmallFiles
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.backup_note import BackupNote, write_backup_note
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import present_holder_of, try_file, write_holder
@@ -45,6 +44,7 @@ from commitlog.errors import (
 from commitlog.inspecting.state_files import misplaced_schemas
 from commitlog.inspecting.verify import verify_store
 from commitlog.reading.view import StoreView
+from commitlog.system.clock import SYSTEM_CLOCK
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from commitlog.errors import (
     read_error,
     refusal,
 )
-from commitlog.lines import printable
+from commitlog.text.lines import printable
 
 _WRONG_VALUES = (IllegalArgument, BadStart, IllegalTopic, OptionError, SchemaError)
 """Errors for a wrong value of an option or argument. Their subclasses have other causes."""

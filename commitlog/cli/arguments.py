@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commitlog.lines import to_json, wrapped
-from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of, shown_time
+from commitlog.text.lines import to_json, wrapped
+from commitlog.text.quantities import bytes_of, counted, nanoseconds_of, seconds_of, shown_time
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_facts import MessageFacts

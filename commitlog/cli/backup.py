@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
-from commitlog.clock import SYSTEM_CLOCK
-from commitlog.lines import can_draw, printable
-from commitlog.quantities import counted
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.lines import can_draw, printable
+from commitlog.text.quantities import counted
 
 _PROGRESS_NS = 200_000_000
 _ERASE_LINE = "\r\x1b[K"

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, print_lines
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, StoreNotFound
-from commitlog.lines import printable
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.lines import printable
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory

@@ -23,11 +23,11 @@ from commitlog.cli.served import (
     served_address,
 )
 from commitlog.cli.where_option import where_condition
-from commitlog.lines import for_terminal
+from commitlog.text.lines import for_terminal
 
 if TYPE_CHECKING:
+    from commitlog.client.reader import Reader
     from commitlog.planning.address import Address
-    from commitlog.reader import Reader
 
 
 class Isolation(StrEnum):
@@ -100,8 +100,8 @@ def cat(
     Lanes are merged by time. All that is there is printed, from --from on; -n takes the first of
     it, as `head -n` and `kcat -c` do.
     """
+    from commitlog.client.reader import Reader
     from commitlog.errors import CommitLogError
-    from commitlog.reader import Reader
 
     terminal = sys.stdout.isatty()  # a pipe gets the bytes as they are
     write = format_of(form, terminal=terminal)

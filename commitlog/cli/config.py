@@ -88,7 +88,7 @@ def _different(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _lines(values: dict[str, dict[str, Any]]) -> Iterator[str]:
-    from commitlog.lines import to_json
+    from commitlog.text.lines import to_json
 
     if not values:
         yield "# nothing differs from the default"

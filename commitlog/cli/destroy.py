@@ -15,8 +15,8 @@ import typer
 
 from commitlog.cli.arguments import StoreArgument, confirm, print_lines
 from commitlog.errors import StoreRefused, StoreRunning
-from commitlog.lines import for_shell
 from commitlog.shm.layout import ALL_STAGES
+from commitlog.text.lines import for_shell
 
 if TYPE_CHECKING:
     from commitlog.disk.store_directory import StoreDirectory

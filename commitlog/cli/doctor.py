@@ -14,7 +14,7 @@ import typer
 
 import commitlog
 from commitlog.cli.arguments import STORE_VARIABLE, JsonOption, print_json
-from commitlog.lines import printable
+from commitlog.text.lines import printable
 
 if TYPE_CHECKING:
     from commitlog.doctor.finding import Finding

@@ -10,8 +10,8 @@ import typer
 
 from commitlog.cli.arguments import AnyStoreArgument, print_lines
 from commitlog.cli.end_signals import on_end_signal
-from commitlog.clock import SignalEvent
-from commitlog.lines import log_to
+from commitlog.system.clock import SignalEvent
+from commitlog.text.lines import log_to
 
 EXIT_FENCED = 3
 """Another forwarder has taken over, so a service manager should not start this one again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from commitlog.disk.forwarder_files import ForwarderStatistics
-from commitlog.quantities import counted
+from commitlog.text.quantities import counted
 
 HEADS = ("forwarder", "state", "behind", "MB behind", "s behind", "msg/s", "errors")
 

@@ -11,7 +11,7 @@ import typer
 
 from commitlog.cli.arguments import ForShell, JsonOption, StoreArgument, duration, print_json, print_lines
 from commitlog.errors import CommitLogError
-from commitlog.lines import printable
+from commitlog.text.lines import printable
 
 if TYPE_CHECKING:
     from commitlog.watching.health import Health, HealthLimits, Reason

@@ -14,8 +14,8 @@ import typer
 
 from commitlog.cli.arguments import STORE_VARIABLE, JsonOption, print_lines
 from commitlog.cli.output import discard_output
-from commitlog.clock import SYSTEM_CLOCK
-from commitlog.quantities import counted
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.quantities import counted
 
 if TYPE_CHECKING:
     from commitlog.inspecting.verify import StoreReport
@@ -107,7 +107,7 @@ def verify(
     from dataclasses import asdict
 
     from commitlog.inspecting.verify import verify_store
-    from commitlog.lines import to_json
+    from commitlog.text.lines import to_json
 
     report = verify_store(directory, progress=_progress())
     if json:

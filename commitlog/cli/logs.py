@@ -13,7 +13,7 @@ import typer
 
 from commitlog.cli.arguments import StoreArgument, past_time, print_lines
 from commitlog.cli.output import discard_output
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from commitlog.inspecting.store_logs import LogEntry
@@ -106,7 +106,7 @@ def _print(entries: Iterable[LogEntry], *, json: bool) -> None:
 
 
 def _as_lines(entry: LogEntry) -> list[str]:
-    from commitlog.lines import printable
+    from commitlog.text.lines import printable
 
     time = datetime.fromtimestamp(entry.time_ms / 1000).astimezone().isoformat(" ", "milliseconds")
     first, *more = entry.message.split("\n")
@@ -117,7 +117,7 @@ def _as_lines(entry: LogEntry) -> list[str]:
 
 
 def _as_json(entry: LogEntry) -> str:
-    from commitlog.lines import to_json
+    from commitlog.text.lines import to_json
 
     time = datetime.fromtimestamp(entry.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     values = {"time": time.replace("+00:00", "Z"), "level": entry.level, "stage": entry.stage, "message": entry.message}

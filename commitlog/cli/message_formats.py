@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commitlog.lines import for_terminal
+from commitlog.text.lines import for_terminal
 
 if TYPE_CHECKING:
     from commitlog.message import Message

@@ -12,9 +12,9 @@ import typer
 from commitlog.cli.arguments import StoresArgument
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
-from commitlog.clock import SignalEvent
 from commitlog.errors import IllegalArgument, ServingRefused
-from commitlog.lines import printable
+from commitlog.system.clock import SignalEvent
+from commitlog.text.lines import printable
 
 if TYPE_CHECKING:
     from commitlog.watching.exposition import StoreCollector

@@ -29,7 +29,6 @@ from commitlog.cli.served import (
     TokenFileOption,
     served_address,
 )
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     CommitLogError,
     IllegalProperty,
@@ -46,15 +45,16 @@ from commitlog.errors import (
     StoreStopped,
     TopicNotWritable,
 )
-from commitlog.lines import LineSplitter, for_shell, printable, why_unreadable
-from commitlog.quantities import counted
-from commitlog.text_files import TextFile
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.lines import LineSplitter, for_shell, printable, why_unreadable
+from commitlog.text.quantities import counted
+from commitlog.text.text_files import TextFile
 
 if TYPE_CHECKING:
+    from commitlog.client.producer import Producer
+    from commitlog.client.store import Store
     from commitlog.planning.address import Address
-    from commitlog.producer import Producer
     from commitlog.remote.remote_producer import RemoteProducer
-    from commitlog.store import Store
 
     AnyProducer = Producer | RemoteProducer
 
@@ -174,10 +174,10 @@ def _attach(store: str, stack: contextlib.ExitStack) -> tuple[Producer, Store | 
     StoreRunning if they do not come, StoreRefused for a backup, and what Producer and Store.open
     raise.
     """
+    from commitlog.client.producer import Producer
+    from commitlog.client.store import Store
     from commitlog.disk.locks import is_running
     from commitlog.disk.store_directory import StoreDirectory, refuse_backup
-    from commitlog.producer import Producer
-    from commitlog.store import Store
 
     directory, opened = StoreDirectory(store), None
     until = SYSTEM_CLOCK.monotonic_ns() + _PATIENCE_NS

@@ -6,7 +6,7 @@ import typer
 
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.replica import ReplicaArgument, VerifyAllOption
-from commitlog.lines import for_shell
+from commitlog.text.lines import for_shell
 
 
 def promote(directory: ReplicaArgument, verify_all: VerifyAllOption = False) -> None:
@@ -17,8 +17,8 @@ def promote(directory: ReplicaArgument, verify_all: VerifyAllOption = False) -> 
     End `commitlog replica` before, and make sure that the primary does not run: nothing here
     decides that by itself.
     """
-    from commitlog.lines import printable
     from commitlog.replicas.promotion import promote as make_store
+    from commitlog.text.lines import printable
 
     made = make_store(directory, lambda line: print_lines([printable(line)], err=True), verify_all=verify_all)
     for lane, end in made.ends.items():

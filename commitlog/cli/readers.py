@@ -10,9 +10,9 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
 from commitlog.cli.completion import readers_of
-from commitlog.lines import printable
-from commitlog.quantities import counted
 from commitlog.reading.reader_states import ReaderState
+from commitlog.text.lines import printable
+from commitlog.text.quantities import counted
 from commitlog.watching.store_facts import reader_as_json
 
 _STEPS = ((172_800_000, 86_400_000, "day"), (7_200_000, 3_600_000, "hour"), (120_000, 60_000, "minute"))

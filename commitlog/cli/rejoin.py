@@ -9,8 +9,8 @@ import typer
 
 from commitlog.cli.arguments import print_lines
 from commitlog.cli.replica import AuthorityOption, CertificateOption, FromOption, KeyOption, NameOption, replica_name
-from commitlog.lines import for_shell
-from commitlog.quantities import counted
+from commitlog.text.lines import for_shell
+from commitlog.text.quantities import counted
 
 
 def rejoin(
@@ -30,9 +30,9 @@ def rejoin(
     What only OLD has goes to the quarantine of each lane, and is counted. Then `commitlog replica
     OLD` with the same options brings it up to date.
     """
-    from commitlog.lines import printable
     from commitlog.replicas.rejoining import rejoin as make_replica
     from commitlog.replicas.tls import Credentials
+    from commitlog.text.lines import printable
 
     credentials = Credentials(certificate, key, authority)
     made = make_replica(

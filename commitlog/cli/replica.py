@@ -51,9 +51,9 @@ def replica(
     while. `commitlog promote DIR` makes it a store. Ctrl-C or SIGTERM ends it.
     """
     from commitlog.cli.service_manager import ServiceManager
-    from commitlog.lines import printable
     from commitlog.replicas.replica import Replica
     from commitlog.replicas.tls import Credentials
+    from commitlog.text.lines import printable
 
     only_says()
     manager = ServiceManager()

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from commitlog.cli.arguments import JsonOption, StoreArgument, print_json, print_lines
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.replica_files import ReplicaState
-from commitlog.quantities import counted
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.quantities import counted
 
 REPLICA_HEADS = ("replica", "state", "in sync", "behind", "for", "sent MB", "MB/s", "connects")
 

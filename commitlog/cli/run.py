@@ -13,13 +13,13 @@ import typer
 from commitlog.cli.arguments import NewStoreArgument, confirm, print_lines
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
-from commitlog.clock import SignalEvent
 from commitlog.errors import CommitLogError, StoreRefused
-from commitlog.lines import printable
+from commitlog.system.clock import SignalEvent
+from commitlog.text.lines import printable
 
 if TYPE_CHECKING:
+    from commitlog.client.store import Store
     from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.store import Store
 
 
 def run(
@@ -39,10 +39,10 @@ def run(
     reads the configuration's file again.
     """
     from commitlog.cli.service_manager import ServiceManager
+    from commitlog.client.store import Store
     from commitlog.disk.store_directory import StoreDirectory
-    from commitlog.lines import log_to
     from commitlog.opening.stray_pools import said_of_strays, stray_pools
-    from commitlog.store import Store
+    from commitlog.text.lines import log_to
 
     only_says()
     log_to(sys.stderr, logging.WARNING, "commitlog: %(message)s")

@@ -10,7 +10,7 @@ import typer
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
-from commitlog.clock import SignalEvent
+from commitlog.system.clock import SignalEvent
 
 
 def serve(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from commitlog.disk.server_files import ServerStatistics
-from commitlog.quantities import counted
+from commitlog.text.quantities import counted
 
 CLIENT_HEADS = ("client", "streams", "calls", "rows read", "MB read", "rows written", "MB written", "errors")
 

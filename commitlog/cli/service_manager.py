@@ -14,9 +14,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Header
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.watching.health import DEFAULT_LIMITS
 
 _EXTEND_SECONDS = 10

@@ -27,12 +27,12 @@ from commitlog.cli.served import (
 )
 from commitlog.cli.servers import as_json as server_as_json
 from commitlog.cli.servers import lines as server_lines
+from commitlog.client.statistics import LaneStatistics, StoreStatistics
 from commitlog.disk.store_directory import store_killed
 from commitlog.errors import StoreNotFound
 from commitlog.native import description
-from commitlog.quantities import counted
 from commitlog.reading.reader_states import ReaderState
-from commitlog.statistics import LaneStatistics, StoreStatistics
+from commitlog.text.quantities import counted
 from commitlog.watching.store_facts import Topics, as_json, collect, from_json
 
 EXIT_KILLED = 3

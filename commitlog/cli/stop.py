@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, duration, print_lines
-from commitlog.lines import for_shell
+from commitlog.text.lines import for_shell
 
 if TYPE_CHECKING:
     from commitlog.reading.view import StoreView
@@ -40,10 +40,10 @@ def stop(
     The stages drain, as after a Ctrl-C in `commitlog run`, which ends too. Producers that go on
     raise StoreStopped. A store that does not run is left as it is.
     """
+    from commitlog.client.statistics import store_statistics
     from commitlog.disk.store_directory import store_killed
     from commitlog.errors import StoreRunning
     from commitlog.reading.view import StoreView
-    from commitlog.statistics import store_statistics
 
     with contextlib.closing(StoreView(store)) as view:
         view.directory.check_owner()

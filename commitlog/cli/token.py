@@ -11,7 +11,7 @@ import typer
 
 from commitlog.cli.arguments import JsonOption, print_json, print_lines
 from commitlog.errors import IllegalArgument
-from commitlog.lines import for_shell
+from commitlog.text.lines import for_shell
 
 
 class Action(StrEnum):

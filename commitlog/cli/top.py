@@ -20,10 +20,10 @@ from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.output import discard_output
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
+from commitlog.client.statistics import StoreStatistics
 from commitlog.errors import MissingPackage
-from commitlog.lines import aligned, can_draw
 from commitlog.shm.counters import WINDOWS_SECONDS
-from commitlog.statistics import StoreStatistics
+from commitlog.text.lines import aligned, can_draw
 from commitlog.watching.health import health
 from commitlog.watching.rates import Rates, rates
 from commitlog.watching.snapshot import StoreSnapshot, StoreWatch

@@ -23,9 +23,9 @@ from commitlog.cli.forwarders import HEADS as FORWARDER_HEADS
 from commitlog.cli.forwarders import rows as forwarder_rows
 from commitlog.cli.replicas import REPLICA_HEADS, replica_rows
 from commitlog.cli.servers import CLIENT_HEADS, client_rows
-from commitlog.clock import SYSTEM_CLOCK, Clock
-from commitlog.keyboard import keyboard
-from commitlog.lines import fitted, middle_cut, printable
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.system.keyboard import keyboard
+from commitlog.text.lines import fitted, middle_cut, printable
 from commitlog.watching.health import Health
 from commitlog.watching.rates import LaneRates, Rates, ReaderRates, StageRates, TopicRates
 from commitlog.watching.snapshot import Space, StoreSnapshot

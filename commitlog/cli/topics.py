@@ -19,9 +19,9 @@ from commitlog.cli.served import (
     TokenFileOption,
     served_address,
 )
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError, DamagedFile, StoreNotFound
-from commitlog.quantities import counted, shown_time
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.quantities import counted, shown_time
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex
@@ -177,12 +177,12 @@ def _lines(found: list[dict[str, Any]], *, columns: bool) -> Iterator[str]:
 
 
 def _create(store: Path, topic: str, columns: str) -> None:
+    from commitlog.client.store import Store
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.disk.writable_topic import check_writable_name
     from commitlog.reading.used_versions import used_version
     from commitlog.schemas.declaring import declared_schema
     from commitlog.schemas.topic_schemas import TopicSchemas
-    from commitlog.store import Store
 
     schema = declared_schema(columns)
     check_writable_name(topic)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commitlog.cli.arguments import StoreArgument, confirm, past_time, print_lines, shown_facts, size
-from commitlog.lines import for_shell
-from commitlog.quantities import counted, shown_time
 from commitlog.shm.memory_order import observe
+from commitlog.text.lines import for_shell
+from commitlog.text.quantities import counted, shown_time
 
 if TYPE_CHECKING:
+    from commitlog.client.statistics import StoreStatistics
     from commitlog.disk.store_directory import StoreDirectory
     from commitlog.disk.trim_request import TrimRequest
     from commitlog.reading.view import StoreView
     from commitlog.shm.counters import RetentionFlag
-    from commitlog.statistics import StoreStatistics
 
 _PATIENCE_NS = 60_000_000_000
 _REFUSED_NS = 2_000_000_000
@@ -151,9 +151,9 @@ def _running(directory: StoreDirectory) -> Iterator[None]:
 
     Another command may start them at the same moment: then they do it.
     """
+    from commitlog.client.store import Store
     from commitlog.disk.locks import is_running
     from commitlog.errors import StoreRunning
-    from commitlog.store import Store
 
     facts = directory.load()
     with contextlib.ExitStack() as stack:
@@ -165,8 +165,8 @@ def _running(directory: StoreDirectory) -> Iterator[None]:
 
 def _await_index(view: StoreView) -> None:
     """Waits for the index of what is flushed now: nothing is deleted before it is synced."""
-    from commitlog.clock import SYSTEM_CLOCK
     from commitlog.shm.layout import Lane
+    from commitlog.system.clock import SYSTEM_CLOCK
 
     if view.control is None:
         return
@@ -185,10 +185,10 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
     Returns how many segments it has deleted, and whether named readers hold others. Raises
     StoreNotRunning, and DiskError where the system does not let the segments go.
     """
-    from commitlog.clock import SYSTEM_CLOCK
+    from commitlog.client.statistics import store_statistics
     from commitlog.errors import DiskError, StoreNotRunning
     from commitlog.shm.counters import RetentionFlag
-    from commitlog.statistics import store_statistics
+    from commitlog.system.clock import SYSTEM_CLOCK
 
     directory, pool = view.directory, view.control.region.path.parent if view.control else None
     begin = firsts = _firsts(view)
@@ -219,7 +219,7 @@ def _carry_out(view: StoreView, request: TrimRequest) -> tuple[int, bool]:
 
 def _is_set(flag: RetentionFlag, facts: StoreStatistics) -> bool:
     """Whether the allocator says that this hinders retention."""
-    from commitlog.statistics import RETENTION_WORDS
+    from commitlog.client.statistics import RETENTION_WORDS
 
     return facts.retention is not None and RETENTION_WORDS[flag] in facts.retention.warnings
 

@@ -11,8 +11,8 @@ import typer
 from commitlog.cli.arguments import StoresArgument
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
-from commitlog.clock import SignalEvent
 from commitlog.errors import CommitLogError
+from commitlog.system.clock import SignalEvent
 
 
 class PageError(CommitLogError):

@@ -24,7 +24,6 @@ from commitlog.columns.whole_records import LostCrcs, WholeRecords
 from commitlog.disk.consume_queue import ENTRY_BYTES, ConsumeQueue, is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, StoreNotFound, named_while_reading
-from commitlog.quantities import counted
 from commitlog.reading.earlier_epochs import refuse_lost, shared_ends
 from commitlog.reading.log_holes import Hole, LogHoles, walk_past
 from commitlog.reading.queue_bounds import NamedQueue
@@ -33,6 +32,7 @@ from commitlog.record.byte_ranges import Ints
 from commitlog.record.record_layout import Buffer
 from commitlog.schemas.topic_schemas import TopicSchemas
 from commitlog.shm.layout import segment_start
+from commitlog.text.quantities import counted
 
 Build = Callable[[Decoder], Iterable[pa.RecordBatch]]
 """Makes batches of records.

@@ -9,7 +9,7 @@ from typing import Any
 from commitlog.demo import producing
 from commitlog.demo.scene import SCHEMA
 from commitlog.errors import StoreRefused
-from commitlog.lines import to_json
+from commitlog.text.lines import to_json
 
 PAGE = Path(__file__).with_name("notebook.md")
 _CODE = re.compile(r"^```python\n(.*?)\n```$", re.DOTALL | re.MULTILINE)

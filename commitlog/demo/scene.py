@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from commitlog.clock import SYSTEM_CLOCK
-from commitlog.scan import read
-from commitlog.store import Store
+from commitlog.client.scan import read
+from commitlog.client.store import Store
+from commitlog.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     import polars

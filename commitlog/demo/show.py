@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commitlog.clock import SYSTEM_CLOCK, SignalEvent
 from commitlog.demo.scene import STAGES, Scene, Sent, by_producer, lines_of_totals, sales, totals
 from commitlog.demo.spark_table import LOG
 from commitlog.errors import StoreRefused
 from commitlog.ingest.link import Child
-from commitlog.keyboard import keyboard
-from commitlog.lines import aligned, can_draw, fitted, for_shell, middle_cut
-from commitlog.quantities import counted
+from commitlog.system.clock import SYSTEM_CLOCK, SignalEvent
+from commitlog.system.keyboard import keyboard
+from commitlog.text.lines import aligned, can_draw, fitted, for_shell, middle_cut
+from commitlog.text.quantities import counted
 
 FRAME_SECONDS = 0.5
 _PLAIN_SECONDS = 5.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from commitlog.demo.scene import TOPIC
 from commitlog.ingest.link import Link, Message
 from commitlog.ingest.query import describe
-from commitlog.process_title import set_process_title
+from commitlog.system.process_title import set_process_title
 
 LOOK_SECONDS = 1.0
 LOG = "spark.log"

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.shm.layout import LANE_ROWS
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 OFFSET_MAX = 1 << 62
 _CHANCES = 1 << 20

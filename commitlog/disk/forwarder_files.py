@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, fields, replace
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.system.clock import SYSTEM_CLOCK
 
 _FILE_BYTES_MAX = 1 << 16
 _NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})\.json")

@@ -22,14 +22,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.processes import has_open
 from commitlog.disk.store_directory import LaneDirectory, StoreDirectory
 from commitlog.errors import ForkedProducer, StoreRefused, refusal
-from commitlog.forks import leave_in_child, settle
 from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.system.forks import leave_in_child, settle
 
 _SUPERVISOR_AT = LANE_ROWS
 

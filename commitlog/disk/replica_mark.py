@@ -18,7 +18,7 @@ from commitlog.disk.locks import file_locked
 from commitlog.disk.replica_files import behind_since
 from commitlog.disk.store_directory import StoreDirectory, is_backup
 from commitlog.errors import DamagedFile, StoreRefused, StoreSuperseded
-from commitlog.lines import for_shell
+from commitlog.text.lines import for_shell
 
 HEARD_MS_END = 253_402_300_800_000
 """The end of the year 9999, as a wall time in ms: behind it, there are no dates."""

@@ -50,8 +50,8 @@ from commitlog.errors import (
     disk_error,
     is_refusal,
 )
-from commitlog.lines import for_shell
 from commitlog.shm.layout import LANE_ROWS
+from commitlog.text.lines import for_shell
 
 FORMAT_VERSION = 1
 STORE_FILE = "store.json"

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import DISK, FileChannel
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 Severity = Literal["good", "note", "problem"]
 

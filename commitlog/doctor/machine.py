@@ -16,13 +16,13 @@ from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, pr
 from commitlog.doctor.mounts import mount_of
 from commitlog.doctor.store_settings import facts_of, settings_of
 from commitlog.errors import NativeCoreMissing, NotEnoughSharedMemory
-from commitlog.lines import for_shell, to_enlarge
 from commitlog.opening.pool_sizing import choose_segment_bytes
 from commitlog.opening.stray_pools import stray_pools
 from commitlog.shm.memory_lock import lock_limit
 from commitlog.shm.memory_order import KEEPS_ORDER, check_order
 from commitlog.shm.region import base_directory
 from commitlog.shm.write_buffers import free_bytes
+from commitlog.text.lines import for_shell, to_enlarge
 
 _DESCRIPTORS = 36
 """What a store (12) and a producer (24) take in one process."""

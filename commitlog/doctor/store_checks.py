@@ -13,8 +13,8 @@ from commitlog.doctor.finding import Code, Finding, Surroundings, good, note, pr
 from commitlog.doctor.mounts import existing, mount_of
 from commitlog.doctor.store_settings import settings_of
 from commitlog.errors import CommitLogError, StoreNotFound, StoreRefused, StoreTooNew
-from commitlog.lines import for_shell
 from commitlog.shm.region import RegionError, private_directory
+from commitlog.text.lines import for_shell
 
 _NETWORK = ("9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3")
 _VOLATILE = ("ramfs", "tmpfs")

@@ -34,12 +34,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError, TargetRefused, TargetUnavailable
 from commitlog.forwarding.forward_settings import POSITIONS_PREFIX, ForwardSettings
 from commitlog.forwarding.kafka_properties import without_secrets
 from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
-from commitlog.quantities import counted
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.text.quantities import counted
 
 T = TypeVar("T")
 

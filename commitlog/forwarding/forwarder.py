@@ -25,7 +25,6 @@ from threading import Event
 
 from confluent_kafka import KafkaError, KafkaException
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import (
     ForwarderFenced,
     ForwardError,
@@ -57,8 +56,9 @@ from commitlog.forwarding.refusals import TOO_LARGE, Refusals, refused_by_kafka,
 from commitlog.forwarding.store_source import Source
 from commitlog.forwarding.targets import Targets
 from commitlog.planning.row_limit import QueueKey
-from commitlog.quantities import counted
 from commitlog.reading.named_reader import NamedReader
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.text.quantities import counted
 
 TRANSACTION_NS = 500_000_000
 """How long a transaction takes messages, if that many wait."""

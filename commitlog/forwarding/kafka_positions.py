@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 import orjson
 from confluent_kafka import KafkaError, KafkaException
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.epochs import Epoch, epochs_from_json, epochs_to_json
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, Cluster, whole_partition
 from commitlog.forwarding.forward_settings import POSITIONS_PREFIX, ForwardSettings
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 OWNER_KEY = b"@owner"
 """No topic has such a name."""

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import ForwardError
 from commitlog.forwarding.cluster import CALL_SECONDS, STEP_SECONDS, Cluster, error_of
 from commitlog.forwarding.kafka_positions import OWNER_KEY, Owner, Positions, TopicPosition, read_positions
 from commitlog.forwarding.refusals import OF_A_MESSAGE, TOO_LARGE, WANTS_KEY, is_of_a_topic
 from commitlog.forwarding.store_source import Rows
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 _ABORT_SECONDS = 3.0
 _DOUBT_SECONDS = 2.0

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, ReaderError
@@ -20,6 +19,7 @@ from commitlog.forwarding.store_source import Rows, Source
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import QueueKey
 from commitlog.reading.named_reader import FORWARD, NamedReader
+from commitlog.system.clock import LONG_AGO_NS, Clock
 
 _WRITE_EVERY_NS = 1_000_000_000
 _LOOK_SHARE = 10

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.ingest.grid import Grid
-from commitlog.lines import can_draw, fitted, wrapped
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import can_draw, fitted, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

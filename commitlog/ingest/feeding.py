@@ -26,15 +26,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.errors import IngestError
 from commitlog.ingest.link import Link
 from commitlog.ingest.producer_loop import Item, Sender, run_producer
 from commitlog.ingest.rotated import HEAD_BYTES, RotatedFiles, beginning
 from commitlog.ingest.run_settings import STDIN
-from commitlog.lines import LineSplitter
-from commitlog.process_title import set_process_title
-from commitlog.text_files import TextFile
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.system.process_title import set_process_title
+from commitlog.text.lines import LineSplitter
+from commitlog.text.text_files import TextFile
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 4 << 20

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commitlog.client.store import Store
 from commitlog.disk.store_directory import StoreDirectory, refuse_backup
 from commitlog.errors import IngestError
 from commitlog.ingest.dashboard import Display, Snapshot
@@ -36,7 +37,6 @@ from commitlog.ingest.resources import Resources
 from commitlog.ingest.run_settings import STDIN, Places, Settings
 from commitlog.ingest.store_trouble import StoreTrouble
 from commitlog.reading.view import StoreView
-from commitlog.store import Store
 
 if TYPE_CHECKING:
     from commitlog.serving.server_processes import Server

@@ -15,7 +15,7 @@ from commitlog.ingest.dashboard import milliseconds
 from commitlog.ingest.latency import Latencies
 from commitlog.ingest.run_report import mean, source_line, verdict_line
 from commitlog.ingest.verdict import EXACTLY_ONCE
-from commitlog.quantities import counted
+from commitlog.text.quantities import counted
 
 _INK, _FAINT, _LINE, _GOOD, _BAD = "#1f2933", "#7b8794", "#e4e7eb", "#1b7f4b", "#b3261e"
 _COLOURS = {

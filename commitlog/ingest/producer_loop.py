@@ -16,7 +16,6 @@ from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Any, NamedTuple, Protocol
 
-from commitlog.clock import LONG_AGO_NS
 from commitlog.errors import (
     CommitLogError,
     DiskError,
@@ -28,6 +27,7 @@ from commitlog.errors import (
     WaitTimeout,
 )
 from commitlog.ingest.link import Link, Message
+from commitlog.system.clock import LONG_AGO_NS
 
 WARM_UP = "warm-up"
 """The end of the names of topic and run, for messages that are sent before the clock starts."""
@@ -79,7 +79,7 @@ class Sender:
     """Sends the messages of a source, and counts them."""
 
     def __init__(self, link: Link, settings: Message) -> None:
-        from commitlog.producer import Producer
+        from commitlog.client.producer import Producer
 
         self.link = link
         self.topic: str = settings["topic"]

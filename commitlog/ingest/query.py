@@ -21,8 +21,8 @@ from commitlog.errors import CommitLogError, IngestError
 from commitlog.ingest.link import Link, Message
 from commitlog.ingest.producer_loop import WARM_UP, WARM_UP_MESSAGES
 from commitlog.ingest.run_settings import CHECKPOINT, SPARK_LOG
-from commitlog.process_title import set_process_title
 from commitlog.spark.query_progress import failure
+from commitlog.system.process_title import set_process_title
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

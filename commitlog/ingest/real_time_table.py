@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from commitlog.disk.file_channel import DISK
 from commitlog.ingest.latency import Latencies
 from commitlog.ingest.producer_loop import WARM_UP
-from commitlog.threads import Background
+from commitlog.system.threads import Background
 
 GATHER_SECONDS = 0.5
 ROWS_MOST = 200_000

@@ -18,7 +18,7 @@ from commitlog.ingest.meter import STEPS
 from commitlog.ingest.resources import GROUPS
 from commitlog.ingest.verdict import EXACTLY_ONCE, Verdict
 from commitlog.native import description
-from commitlog.quantities import counted
+from commitlog.text.quantities import counted
 
 _BINS_MAX = 600
 _PACKAGES = ("pyspark-commitlog", "pyspark", "pyarrow", "pyzmq", "numpy", "psutil")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.errors import IllegalArgument, IngestError, how_to_install
-from commitlog.lines import why_unreadable
+from commitlog.text.lines import why_unreadable
 
 STDIN = "-"
 RUNS_DIRECTORY = "commitlog-runs"

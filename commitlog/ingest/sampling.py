@@ -17,7 +17,7 @@ import psutil
 
 from commitlog.ingest.link import Link
 from commitlog.ingest.producer_loop import Item, Sender, run_producer
-from commitlog.process_title import set_process_title
+from commitlog.system.process_title import set_process_title
 
 ROUND_SECONDS = 0.1
 """All things are sampled at most this often: the kernel counts CPU time in ticks of 10 ms."""

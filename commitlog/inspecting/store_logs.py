@@ -11,8 +11,8 @@ from pathlib import Path
 
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.lines import parse_log_line
 from commitlog.shm.layout import ALL_STAGES
+from commitlog.text.lines import parse_log_line
 
 LOGGERS = ("supervisor", *ALL_STAGES)
 """Who writes a log, `STORE/logs/<name>.log`."""

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.store_directory import StoreDirectory
-from commitlog.lines import aligned, printable
-from commitlog.notebook import html_table
-from commitlog.quantities import shown_time
 from commitlog.reading.topic_facts import topic_facts
 from commitlog.reading.topic_index import current_index
 from commitlog.reading.view import open_view
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.lines import aligned, printable
+from commitlog.text.notebook import html_table
+from commitlog.text.quantities import shown_time
 
 
 class TopicList(list[dict[str, Any]]):

@@ -25,7 +25,7 @@ from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import CommitLogError
 from commitlog.opening import Report
 from commitlog.opening.recovery import LaneEnd, recover_lane
-from commitlog.process_title import set_process_title
+from commitlog.system.process_title import set_process_title
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from commitlog.errors import NotEnoughSharedMemory
-from commitlog.lines import to_enlarge
 from commitlog.shm.region import base_directory
 from commitlog.shm.write_buffers import free_bytes
+from commitlog.text.lines import to_enlarge
 
 _SHARE_OF_FREE = 0.75
 _LANES_AT_LEAST = 4

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.consume_queue import FILE_BYTES
 from commitlog.disk.file_channel import FileChannel
@@ -51,6 +50,7 @@ from commitlog.reading.queue_bounds import total_of_ends
 from commitlog.record.record_layout import BLANK_BYTES
 from commitlog.record.table import RecordTable
 from commitlog.shm.layout import segment_start
+from commitlog.system.clock import SYSTEM_CLOCK
 
 _PAGE_BYTES = 4096
 """Where a rewrite begins: one byte makes all of its block dirty, also where blocks are larger."""

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.locks import is_pool_held
 from commitlog.disk.processes import stat_fields
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import CommitLogError, StoreRunning
-from commitlog.lines import for_shell
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.memory_order import observe
 from commitlog.shm.region import RegionError, base_directory, private_directory
 from commitlog.shm.row_check import check_row
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import for_shell
 
 STORE_NAME = "store"
 _PATH_BYTES_MAX = 4096

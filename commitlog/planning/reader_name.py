@@ -17,14 +17,14 @@ from __future__ import annotations
 import logging
 import os
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError, ReaderInUse
-from commitlog.lines import for_shell
 from commitlog.planning.options import Subscription
 from commitlog.reading.named_reader import FORWARD, PYTHON, SPARK, NamedReader
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import Offsets
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import for_shell
 
 WRITE_EVERY_NS = 1_000_000_000
 

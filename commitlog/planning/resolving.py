@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.errors import DataLoss, OffsetOutOfRange, OptionError, UnknownTopic
 from commitlog.planning.options import SourceOptions
@@ -18,6 +17,7 @@ from commitlog.planning.task_sizes import plan
 from commitlog.reading.known_topics import check_known, no_lane, waiting_for
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, Start, resolve
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

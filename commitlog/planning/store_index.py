@@ -20,7 +20,6 @@ from commitlog.columns.slice_reader import SliceReader
 from commitlog.columns.typed_rows import row_counts
 from commitlog.disk.epochs import Epoch
 from commitlog.errors import ReadingWarning, named_while_reading
-from commitlog.lines import for_shell
 from commitlog.planning.reader_name import HeldReaderName
 from commitlog.planning.row_limit import Messages, QueueKey, limit_rows
 from commitlog.planning.task_sizes import Work
@@ -33,6 +32,7 @@ from commitlog.reading.small_queues import SMALL_ENTRIES
 from commitlog.reading.time_search import find_by_time, older_than
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
+from commitlog.text.lines import for_shell
 
 SAMPLES = 16
 """How many consume queue entries are read to find the mean size of a range's records."""

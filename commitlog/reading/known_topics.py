@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from commitlog.errors import UnknownTopic
-from commitlog.lines import printable
 from commitlog.record.topic_names import check_topic
+from commitlog.text.lines import printable
 
 
 class TopicsOfStore(Protocol):

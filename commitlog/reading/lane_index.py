@@ -36,7 +36,6 @@ import numpy as np
 
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import DamagedFile, DataLoss, ReadingWarning
-from commitlog.lines import for_shell
 from commitlog.reading.log_holes import Hole
 from commitlog.reading.log_walk import Step
 from commitlog.reading.proven_queues import DoubtfulQueue, ProvenQueues
@@ -45,6 +44,7 @@ from commitlog.reading.readable_log import ReadableLog, RetentionWasQuicker
 from commitlog.reading.view import LaneLimits, LogView, PoolKey
 from commitlog.record.record_layout import RECORD_BYTES_MIN
 from commitlog.shm.layout import segment_start
+from commitlog.text.lines import for_shell
 
 WALK_RATHER_BYTES = 8192
 """How many bytes of new log, for each of a lane's queues, the index walks at most.

@@ -36,7 +36,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commitlog.clock import Clock
 from commitlog.disk.checked_json import from_checked_json, to_checked_json
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.store_directory import boot_id
@@ -44,6 +43,7 @@ from commitlog.errors import CommitLogError, OptionError
 from commitlog.reading.lane_choice import ALL_LANES, LaneChoice
 from commitlog.record.topic_names import check_topic
 from commitlog.shm.layout import LANE_ROWS
+from commitlog.system.clock import Clock
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex  # what it needs takes long to import

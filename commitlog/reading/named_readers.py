@@ -12,7 +12,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import Lock, poll, present_holder_of, write_holder
 from commitlog.disk.replica_mark import check_original
 from commitlog.disk.store_directory import StoreDirectory, boot_id
@@ -26,6 +25,7 @@ from commitlog.reading.named_reader import (
     encode,
     is_name,
 )
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 PATIENCE_SECONDS = 5.0
 """How long to wait for a name in use: a reader that was just stopped may still be ending."""

@@ -7,15 +7,15 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
-from commitlog.clock import Clock
 from commitlog.errors import CommitLogError, DataLoss, OffsetOutOfRange, ReaderError
 from commitlog.message import Message
-from commitlog.notebook import html_table, shortened
 from commitlog.reading.given_places import GivenPlaces, Places
 from commitlog.reading.hand import Hand
 from commitlog.reading.message_source import GivesRows, MessageSource
 from commitlog.reading.reader_position import ReaderPosition, by_topic, check_named, read_queues
 from commitlog.reading.starting_point import EARLIEST, Offsets, QueueStarts, parse_starts, resolve
+from commitlog.system.clock import Clock
+from commitlog.text.notebook import html_table, shortened
 
 _Read = TypeVar("_Read")
 

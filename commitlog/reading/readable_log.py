@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.accepted_bytes import AcceptedBytes
@@ -18,6 +17,7 @@ from commitlog.record.record_layout import Buffer
 from commitlog.record.scan import LARGEST_BYTES, scan
 from commitlog.record.table import Stop
 from commitlog.shm.layout import segment_start
+from commitlog.system.clock import SYSTEM_CLOCK
 
 _SEGMENTS_KEPT = 4
 """How many segments are mapped at a time, because queues begin and end in different segments."""

@@ -32,7 +32,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
-from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import (
     CommitLogError,
@@ -43,7 +42,6 @@ from commitlog.errors import (
     ReaderError,
     ReadingWarning,
 )
-from commitlog.lines import for_shell
 from commitlog.message import Message
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.message_source import GivesRows, KeptPosition, MessageSource, QueuesOfStore
@@ -54,7 +52,9 @@ from commitlog.reading.starting_point import EARLIEST, EARLIEST_OFFSET, Offsets,
 from commitlog.reading.stored_position import check_owner, unwritable
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.record.topic_names import check_topic
-from commitlog.threads import if_free
+from commitlog.system.clock import SYSTEM_CLOCK, Clock, limit_ns
+from commitlog.system.threads import if_free
+from commitlog.text.lines import for_shell
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
-from commitlog.lines import for_shell
 from commitlog.reading.named_reader import Lag
 from commitlog.reading.named_readers import NamedReaders
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import for_shell
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex  # what it needs takes long to import

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from commitlog.clock import Clock
+from commitlog.system.clock import Clock
 
 _PART_OF_IDLE = {"accepted": 100, "committed": 30, "flushed": 30}
 _MOST_NS = 20_000_000

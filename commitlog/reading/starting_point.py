@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Any, Literal
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import BadStart, OffsetOutOfRange
 from commitlog.record.topic_names import check_topic
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 ALLOWED = "earliest, latest, 'last 100', '10 minutes ago', an ISO time such as 2026-03-01T12:00:00"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import is_light
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss, OptionError, ReadingWarning
@@ -36,6 +35,7 @@ from commitlog.reading.view import POSITION_WORDS, LogView, open_view
 from commitlog.reading.watched_words import WatchedWords
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.region import RegionError
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 _LOOK_ANYWAY_NS = 250_000_000
 """A reader also learns of other things than messages: of a restart, a promotion, a trim."""

@@ -6,15 +6,15 @@ import os
 import weakref
 from collections.abc import Mapping
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import Lock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError, shortage
-from commitlog.lines import for_shell
 from commitlog.reading.named_reader import FORWARD, PYTHON, NamedReader
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import open_view
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import for_shell
 
 
 class StoredPosition:

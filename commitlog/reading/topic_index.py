@@ -10,7 +10,6 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK
 from commitlog.disk.locks import is_running
 from commitlog.disk.schema_versions import declared_topics
 from commitlog.disk.store_directory import StoreDirectory
@@ -20,6 +19,7 @@ from commitlog.reading.lane_index import LaneIndex
 from commitlog.reading.queue_range import QueueRange
 from commitlog.reading.time_search import find_by_time
 from commitlog.reading.view import LogView
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK
 
 STOPPED_REREAD_NS = 100_000_000
 """The shortest time between two looks at the limits of a store without a pool, in its files."""

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.locks import is_leased
 from commitlog.disk.replica_mark import changing
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import BadStart, OffsetOutOfRange, ReaderError, TopicInUse, refusal
-from commitlog.lines import for_shell
 from commitlog.reading.known_topics import check_known, no_lane
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.starting_point import (
@@ -32,6 +30,8 @@ from commitlog.reading.starting_point import (
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import Lane
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import for_shell
 
 _FLUSHED_NS = 5_000_000_000
 _LOOK_SECONDS = 0.01

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.consume_queue import queue_directories
 from commitlog.disk.epochs import Epoch, epochs_from_json
@@ -34,6 +33,7 @@ from commitlog.shm.layout import LANE_ROWS, Lane
 from commitlog.shm.memory_order import observe
 from commitlog.shm.region import RegionError, private_directory
 from commitlog.shm.row_check import is_within_reach
+from commitlog.system.clock import SYSTEM_CLOCK
 
 _LOOKS_MOST = 100
 _LOOK_AGAIN_SECONDS = 0.001

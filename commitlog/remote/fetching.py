@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commitlog.appending.program_end import close_at_end
-from commitlog.clock import Clock
 from commitlog.columns.read_plan import ReadOptions
 from commitlog.columns.whole_records import RECORD_COLUMNS
 from commitlog.disk.consume_queue import is_light
@@ -41,7 +40,8 @@ from commitlog.remote.record_pieces import Merged, QueueKey, Records, Waiting, m
 from commitlog.remote.remote_index import RemoteIndex
 from commitlog.remote.remote_rows import ticket_of
 from commitlog.remote.requests import NAMED_WAIT_MS_MAX
-from commitlog.threads import Background
+from commitlog.system.clock import Clock
+from commitlog.system.threads import Background
 
 if TYPE_CHECKING:
     import pyarrow as pa

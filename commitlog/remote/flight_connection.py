@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import pyarrow as pa
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.descriptors import are_free
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import (
@@ -31,7 +30,8 @@ from commitlog.errors import (
 from commitlog.planning.address import Address
 from commitlog.remote import requests
 from commitlog.remote.server_errors import translated
-from commitlog.threads import are_startable
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.system.threads import are_startable
 
 if TYPE_CHECKING:
     from pyarrow import flight

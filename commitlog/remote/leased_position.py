@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Mapping
 
 from commitlog.appending.program_end import close_at_end
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     CommitLogError,
     ReaderError,
@@ -29,7 +28,8 @@ from commitlog.reading.starting_point import Offsets
 from commitlog.remote import requests
 from commitlog.remote.flight_connection import PATIENCE_SECONDS, Connection, connection_of
 from commitlog.remote.remote_index import RENEW_SECONDS, RemoteIndex
-from commitlog.threads import Background
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.system.threads import Background
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from commitlog.appending.callbacks import Tell, Teller, Waiter, Waiters, check_callback, told
 from commitlog.appending.thread_turns import INSIDE
-from commitlog.clock import SYSTEM_CLOCK, limit_ns
 from commitlog.errors import (
     CommitLogError,
     ConcurrentUse,
@@ -26,8 +25,9 @@ from commitlog.errors import (
     ProducerClosed,
     WaitTimeout,
 )
-from commitlog.forks import settle
 from commitlog.status import PutMessageStatus
+from commitlog.system.clock import SYSTEM_CLOCK, limit_ns
+from commitlog.system.forks import settle
 
 RemoteLevel = Literal["accepted", "flushed"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, cast
 
-from commitlog.clock import Clock
 from commitlog.errors import OptionError, named_while_loading
 from commitlog.reading.message_source import MessageSource, Wanted
 from commitlog.reading.store_messages import StoreMessages
+from commitlog.system.clock import Clock
 
 if TYPE_CHECKING:
     from commitlog.appending.followed_store import FollowedStore

@@ -21,7 +21,7 @@ from commitlog.reading.queue_range import QueueRange
 from commitlog.remote import requests
 from commitlog.remote.flight_connection import Connection, connection_of
 from commitlog.schemas.topic_schemas import TopicSchema
-from commitlog.threads import Background
+from commitlog.system.threads import Background
 
 RENEW_SECONDS = 10.0
 """How often a lease of a reader's name is renewed. A server keeps one for three times as long."""

@@ -16,7 +16,6 @@ from commitlog.appending.row_sending import RowSending
 from commitlog.appending.row_writer import Messages, RowWriter
 from commitlog.disk.writable_topic import WritableTopic
 from commitlog.errors import CommitLogError, IllegalArgument, MessageTooLarge, WaitTimeout, refuse_copy
-from commitlog.forks import settle
 from commitlog.planning.address import OF_PRODUCER, Address, Credentials, address_of
 from commitlog.record.bodies import Bodies
 from commitlog.record.properties import BytesKey, encode_properties
@@ -27,6 +26,7 @@ from commitlog.remote.stream_threads import RESEND_SECONDS, Schemas, Sending
 from commitlog.schemas.single_rows import Taken
 from commitlog.schemas.topic_schemas import TopicSchema, no_schema
 from commitlog.status import PutMessageStatus
+from commitlog.system.forks import settle
 
 _RECORD_BYTES = 128
 """What a record takes besides topic, value and properties, at most."""

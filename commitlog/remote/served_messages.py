@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import cast, get_args
 
-from commitlog.clock import Clock
 from commitlog.columns.read_plan import Isolation
 from commitlog.disk.consume_queue import is_light
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, OptionError, ReaderError, ReadingWarning
@@ -33,6 +32,7 @@ from commitlog.remote.fetching import Fetching
 from commitlog.remote.leased_position import LeasedPosition
 from commitlog.remote.record_pieces import Merged, QueueKey, Records
 from commitlog.remote.remote_index import RemoteIndex
+from commitlog.system.clock import Clock
 
 _MESSAGES_AT_ONCE = 1_000
 """How many messages are made together."""

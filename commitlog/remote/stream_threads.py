@@ -8,7 +8,6 @@ from itertools import chain, repeat
 
 import pyarrow as pa
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import (
     AccessDenied,
     CertificateRefused,
@@ -29,7 +28,8 @@ from commitlog.remote.append_stream import AppendStream, check_append, check_sam
 from commitlog.remote.flight_connection import Connection
 from commitlog.remote.outbox import SCHEMA, Outbox
 from commitlog.schemas.topic_schemas import TopicSchema
-from commitlog.threads import Background
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.system.threads import Background
 
 RESEND_SECONDS = 60.0
 """How long messages of a broken stream may take until a new stream has made one more flushed."""

@@ -11,7 +11,7 @@ from commitlog.disk.locks import present_holder_of, try_file, write_holder
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import RecoveryError, ReplicaRefused, StoreMoved, StoreRunning, named_faults
-from commitlog.lines import for_shell
+from commitlog.text.lines import for_shell
 
 
 def take_lock(directory: StoreDirectory) -> int:

@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from commitlog.client.store import drain
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.epochs import epochs_from_json, epochs_to_json, parted_at, shared_epochs
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -36,7 +37,6 @@ from commitlog.replicas.promotion import recover_all
 from commitlog.replicas.tls import Credentials
 from commitlog.replicas.wire import Welcome
 from commitlog.shm.layout import segment_start
-from commitlog.store import drain
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from commitlog.clock import SYSTEM_CLOCK, Clock, SignalEvent
 from commitlog.disk.epochs import epochs_to_json, shared_end
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.disk.replica_mark import ReplicaMark, load_mark, save_mark
@@ -53,6 +52,7 @@ from commitlog.replicas.wire import (
     Welcome,
 )
 from commitlog.replicas.witnessing import Witnessing
+from commitlog.system.clock import SYSTEM_CLOCK, Clock, SignalEvent
 
 _SYNC_BYTES = 16 << 20
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import ReplicationRefused
-from commitlog.quantities import address_of
 from commitlog.replicas.certificate_times import FILE_BYTES_MAX, times_of, times_of_file
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.quantities import address_of
 
 GREETING_SECONDS = 10.0
 """How long the other side may take for connecting, the handshake and the greetings."""

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from commitlog.quantities import counted
+from commitlog.text.quantities import counted
 
 _INT: tuple[type, ...] = (int, np.integer)
 _FLOAT = (float, np.floating, *_INT)

@@ -25,10 +25,10 @@ from typing import Any
 
 import orjson
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.locks import poll, try_file
 from commitlog.errors import AccessDenied, IllegalArgument, ServingRefused, disk_error, shortage
+from commitlog.system.clock import SYSTEM_CLOCK
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")

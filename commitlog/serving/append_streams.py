@@ -10,6 +10,8 @@ import orjson
 import pyarrow as pa
 
 from commitlog.appending.message_rows import MessageRows
+from commitlog.client.producer import Producer
+from commitlog.client.stream_producer import StreamProducer
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.writable_topic import WritableTopic, check_writable_name
 from commitlog.errors import (
@@ -22,7 +24,6 @@ from commitlog.errors import (
     ServerError,
     StoreNotRunning,
 )
-from commitlog.producer import Producer
 from commitlog.receipt import Level, Receipt
 from commitlog.remote import requests
 from commitlog.remote.server_errors import to_bytes
@@ -31,7 +32,6 @@ from commitlog.schemas.topic_schemas import TopicSchemas, no_schema
 from commitlog.serving.access import Access
 from commitlog.serving.flight_errors import client_error
 from commitlog.serving.served_store import ServedStore
-from commitlog.stream_producer import StreamProducer
 
 Tell = Callable[[object], None]
 """Sends the client an answer."""

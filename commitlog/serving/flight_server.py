@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyarrow import flight
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.arrow_columns import COLUMN_TYPES
 from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.columns.read_plan import ReadPlan
@@ -37,6 +36,7 @@ from commitlog.serving.limits import Limits, check_columns, check_named, reading
 from commitlog.serving.served_store import ServedStore, find_store
 from commitlog.serving.token_check import KnownClient, WhoAsks
 from commitlog.serving.traffic import Traffic
+from commitlog.system.clock import SYSTEM_CLOCK
 
 _WHO = "who"
 STRANGER = "(no token)"

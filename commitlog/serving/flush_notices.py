@@ -15,8 +15,8 @@ from pathlib import Path
 import zmq
 
 from commitlog.appending.wakeups import NoticeSubscriber
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.errors import CommitLogError
+from commitlog.system.clock import SYSTEM_CLOCK
 
 CONNECT_MS = 50
 """How long it may take until notices come."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from commitlog.clock import Clock
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import ReaderError
 from commitlog.reading.earlier_epochs import shared_ends
@@ -17,6 +16,7 @@ from commitlog.reading.starting_point import Offsets
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.reading.view import StoreView
 from commitlog.remote import requests
+from commitlog.system.clock import Clock
 
 Queues = Mapping[str, Mapping[int, QueueRange]]
 """topic → lane → the queue's range, of all queues of which that is known."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, is_dataclass
 
 import pyarrow as pa
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.errors import IllegalArgument, ServerBusy
 from commitlog.serving.connections import end_connections, received
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 ACTIONS_MAX = 128
 """Actions and questions about flights at the same time. Each has a thread."""

@@ -22,17 +22,17 @@ from typing import Any
 
 import orjson
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.process_memory import keep_memory
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CommitLogError, ServingRefused
-from commitlog.lines import log_to
-from commitlog.process_title import set_process_title
 from commitlog.serving.access import Tokens
 from commitlog.serving.connections import descriptors
 from commitlog.serving.memory_bounds import calls_that_fit, limit_memory
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.server_settings import ServerSettings, read_pem
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.system.process_title import set_process_title
+from commitlog.text.lines import log_to
 
 LOOK_SECONDS = 1.0
 """How often clients that are gone are looked for, and connections in any case."""

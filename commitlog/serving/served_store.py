@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Isolation
 from commitlog.disk.replica_mark import refuse_replica
 from commitlog.disk.store_directory import StoreDirectory, boot_id
@@ -33,6 +32,7 @@ from commitlog.serving.abandoned_calls import ClientGone, check_client
 from commitlog.serving.access import EVERYTHING, Access
 from commitlog.serving.flush_notices import FlushNotices
 from commitlog.serving.held_position import HeldPosition
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 _ISOLATIONS = get_args(Isolation)
 NAMES_PER_CLIENT_MAX = 100

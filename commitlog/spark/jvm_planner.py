@@ -45,13 +45,13 @@ from commitlog.planning.options import SourceOptions, parse_options, store_of
 from commitlog.planning.resolving import Resolver
 from commitlog.planning.store_index import LocalIndex
 from commitlog.planning.topic_columns import shared_schema, typed_columns
-from commitlog.process_title import set_process_title
 from commitlog.reading.known_topics import known_topics
 from commitlog.reading.view import is_rocketmq_root
 from commitlog.remote.path_or_url import Place, newest_schemas, open_index
 from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.launching.java_sources import checksum
 from commitlog.spark.message_layouts import spark_fields
+from commitlog.system.process_title import set_process_title
 
 if TYPE_CHECKING:
     from commitlog.spark.jvm_stream import PlannedStream

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from commitlog.columns.read_plan import ReadOptions, ReadPlan, Slice
 from commitlog.errors import CommitLogError
-from commitlog.process_title import set_process_title
 from commitlog.spark.task_reading import Task, read_task
+from commitlog.system.process_title import set_process_title
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from commitlog.clock import SYSTEM_CLOCK, SignalEvent, limit_ns
-from commitlog.lines import can_draw, printable, wrapped
 from commitlog.spark.query_lag import lag
+from commitlog.system.clock import SYSTEM_CLOCK, SignalEvent, limit_ns
+from commitlog.text.lines import can_draw, printable, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -19,11 +19,9 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from commitlog.appending.followed_store import FollowedStore
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.columns.read_plan import Slice
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import WaitTimeout
-from commitlog.lines import for_shell
 from commitlog.planning.resolving import data_loss
 from commitlog.planning.store_index import LocalIndex
 from commitlog.reading.view import POSITION_WORDS, LogView
@@ -34,6 +32,8 @@ from commitlog.spark.checkpoint_offsets import StreamOffset
 from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.source import StreamReader
 from commitlog.spark.task_reading import Task
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.lines import for_shell
 
 Answer = dict[str, Any]
 _PATIENCE_NS = 60_000_000_000

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from commitlog.disk.descriptors import occupy_standard_descriptors, point_nowhere
 from commitlog.errors import CommitLogError
-from commitlog.process_title import set_process_title
+from commitlog.system.process_title import set_process_title
 
 _SIZE_BYTES = 4
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 from commitlog.remote.requests import WAIT_MS_MAX
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 SHORT_WAIT_MS = 50
 """The wait in a query that has other sources, or may have some."""

@@ -25,7 +25,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from commitlog.appending.message_rows import MessageRows
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.writable_topic import WritableTopic
 from commitlog.errors import NoFreeLane, OptionError, RecordError, StoreNotFound, StoreNotRunning
@@ -36,6 +35,7 @@ from commitlog.planning.options import store_of
 from commitlog.spark.columns import HEADERS_TYPE
 from commitlog.spark.launching.daemon import improve_this_worker
 from commitlog.spark.task_reading import with_files_found
+from commitlog.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -227,7 +227,7 @@ class _PathRows:
     """The rows of a task, on their way to a store of this machine."""
 
     def __init__(self, options: SinkOptions) -> None:
-        from commitlog.stream_producer import StreamProducer
+        from commitlog.client.stream_producer import StreamProducer
 
         try:
             self._producer = StreamProducer(options.path)

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.columns.read_plan import ReadPlan
 from commitlog.errors import CommitLogError, OffsetOutOfRange, OptionError
 from commitlog.planning.option_checks import check_batch, check_read, check_rocketmq, check_stream
@@ -55,6 +54,7 @@ from commitlog.spark.server_wait import ServerWait
 from commitlog.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from commitlog.spark.task_reading import RemoteTask, Task, read_task, with_files_found
 from commitlog.spark.typed_topics import check_json_schema, check_typed_schema, typed_schema
+from commitlog.system.clock import SYSTEM_CLOCK
 
 improve_this_worker()
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from commitlog.errors import CommitLogError, IllegalArgument
-from commitlog.lines import to_json
+from commitlog.text.lines import to_json
 from commitlog.ui.looks import Looks
 from commitlog.ui.topic_messages import COUNT_MAX, Question, found_messages, whole_message
 from commitlog.watching.bounded_server import BoundedHandler, BoundedServer

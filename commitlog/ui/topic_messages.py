@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.client.reader import Reader
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, OffsetOutOfRange, StoreDamaged
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.record.row_headers import ROW_HEADERS, version_of
+from commitlog.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from commitlog.schemas.topic_schemas import TopicSchemas

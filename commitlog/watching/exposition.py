@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.store_directory import checked_path
 from commitlog.errors import CommitLogError, MissingPackage, how_to_install
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 from commitlog.watching.metric import Distribution, Metric, Sample
 from commitlog.watching.metrics import METRICS, UP
 from commitlog.watching.snapshot import StoreSnapshot, StoreWatch

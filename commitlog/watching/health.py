@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from commitlog.client.statistics import RETENTION_WORDS, StoreStatistics
 from commitlog.disk.store_directory import BACKUP_STARTS
 from commitlog.errors import FAULT_BY_ERRNO, DiskError
-from commitlog.lines import for_shell, remount_command
-from commitlog.quantities import counted
 from commitlog.reading.reader_states import STANDS_STILL_MS
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.row_check import WORDS_DAMAGED
-from commitlog.statistics import RETENTION_WORDS, StoreStatistics
+from commitlog.text.lines import for_shell, remount_command
+from commitlog.text.quantities import counted
 from commitlog.watching.remedies import (
     CERTIFICATE_FILES,
     CERTIFICATES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from commitlog.quantities import counted
 from commitlog.shm.row_check import WORDS_DAMAGED
+from commitlog.text.quantities import counted
 from commitlog.watching.health import (
     AHEAD_MS,
     ENOUGH_BYTES,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from commitlog.client.statistics import LaneStatistics, RetentionStatistics, StageStatistics
 from commitlog.shm.counters import PUT_TIME_LIMITS_MS, Histogram, bucket_floor
 from commitlog.shm.layout import HISTOGRAM_BUCKETS
-from commitlog.statistics import LaneStatistics, RetentionStatistics, StageStatistics
 from commitlog.watching.snapshot import ProcessUsage, StoreSnapshot
 
 Kind = Literal["gauge", "counter", "histogram", "info"]

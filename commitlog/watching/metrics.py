@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from commitlog.client.statistics import RETENTION_WORDS
 from commitlog.native import description
 from commitlog.reading.reader_states import ReaderState
-from commitlog.statistics import RETENTION_WORDS
 from commitlog.watching.forwarder_metrics import FORWARDER_METRICS
 from commitlog.watching.health import health
 from commitlog.watching.metric import (

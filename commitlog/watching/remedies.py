@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commitlog.lines import for_shell
-from commitlog.quantities import rounded_down
-from commitlog.statistics import StoreStatistics
+from commitlog.client.statistics import StoreStatistics
+from commitlog.text.lines import for_shell
+from commitlog.text.quantities import rounded_down
 from commitlog.watching.snapshot import StoreSnapshot
 
 CERTIFICATE_FILES = "this machine's files for TLS"

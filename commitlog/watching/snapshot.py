@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from commitlog.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.client.statistics import LaneStatistics, StoreStatistics, is_lost, store_statistics
 from commitlog.config import Config
 from commitlog.disk.backup_note import backup_note
 from commitlog.disk.forwarder_files import ForwarderStatistics, forwarders
@@ -42,7 +42,7 @@ from commitlog.record.record_layout import (
 )
 from commitlog.shm.counters import Histogram
 from commitlog.shm.layout import Lane, Stage, segment_start
-from commitlog.statistics import LaneStatistics, StoreStatistics, is_lost, store_statistics
+from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from commitlog.reading.topic_index import TopicIndex

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from commitlog.client.statistics import StoreStatistics, store_statistics
 from commitlog.errors import CommitLogError, DamagedFile, disk_error
 from commitlog.native import description
 from commitlog.reading.reader_states import ReaderState, reader_states
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
-from commitlog.statistics import StoreStatistics, store_statistics
 
 Topics = dict[int, dict[str, tuple[int, int]]]
 """Lane → topic → its first and its next queue offset."""

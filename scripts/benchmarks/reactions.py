@@ -224,7 +224,7 @@ def _restarted(pipeline: Pipeline, stage: str) -> Sample:
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Silences the store's warning that a stage died: here that is intended."""
-    log = logging.getLogger("commitlog.store")
+    log = logging.getLogger("commitlog.client.store")
     log.disabled = True
     try:
         yield

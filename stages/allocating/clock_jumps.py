@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commitlog.clock import Clock
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Header
+from commitlog.system.clock import Clock
 
 TOLERANCE_MS = 1_000
 

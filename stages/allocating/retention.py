@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from commitlog.clock import Clock
 from commitlog.config import Config, RetentionConfig
 from commitlog.disk.consume_queue import unlink_below
 from commitlog.disk.file_channel import FileChannel
@@ -39,6 +38,7 @@ from commitlog.shm.memory_order import observe
 from commitlog.stages.allocating.clock_jumps import TOLERANCE_MS, ClockJumps
 from commitlog.stages.allocating.reader_needs import ReaderNeeds
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
+from commitlog.system.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Lane
 from commitlog.shm.memory_order import observe, publish
+from commitlog.system.clock import Clock
 
 Published = Callable[[int, int, int], None]
 """Is called with lane, flushed and replicated when somebody listens."""

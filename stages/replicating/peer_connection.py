@@ -17,9 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError
+from commitlog.system.clock import Clock
 
 _RECEIVE_BYTES = 1 << 16
 _FRAME_BYTES = 2 << 20

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.disk.replica_files import Lag, ReplicaFiles, ReplicaState, lacking
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
@@ -18,6 +17,7 @@ from commitlog.shm.memory_order import observe
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peer_connection import HAConnection
+from commitlog.system.clock import Clock
 
 _END_NS = 1_000_000_000
 """How long a stop waits until connections have sent their last frames."""

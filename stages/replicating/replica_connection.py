@@ -21,7 +21,6 @@ from contextlib import suppress
 import orjson
 
 from commitlog.backups.small_files import SmallFiles
-from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.config import ReplicationConfig
 from commitlog.disk.consume_queue import ConsumeQueue, is_light
 from commitlog.disk.quarantine import corruption_notes
@@ -41,6 +40,7 @@ from commitlog.replicas.wire import (
 )
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
 from commitlog.stages.replicating.peer_connection import Acknowledged, HAConnection, Throttle
+from commitlog.system.clock import LONG_AGO_NS, Clock
 
 _LOOK_NS = 1_000_000_000
 _QUEUES_A_FRAME = 4_096

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.backups.small_files import SmallFiles
-from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.errors import CommitLogError, ReplicationRefused
-from commitlog.quantities import address_of
 from commitlog.replicas.tls import GREETING_SECONDS, Credentials
 from commitlog.replicas.wire import LENGTH, Hello, read_greeting, refusal
 from commitlog.stages.replicating.lane_log import LaneLog
@@ -29,6 +27,8 @@ from commitlog.stages.replicating.peer_connection import HAConnection, Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_connection import ReplicaConnection
 from commitlog.stages.replicating.replica_greeting import Greeting
+from commitlog.system.clock import Clock
+from commitlog.text.quantities import address_of
 
 _LOOK_MS = 1_000
 """How often to look who takes too long for a greeting."""

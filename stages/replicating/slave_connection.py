@@ -14,11 +14,11 @@ import socket
 import struct
 from collections.abc import Callable
 
-from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
 from commitlog.errors import ReplicaRefused
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
 from commitlog.stages.replicating.peer_connection import Acknowledged, HAConnection, Throttle
+from commitlog.system.clock import Clock
 
 HEAD = struct.Struct(">qi")
 _OFFSET = struct.Struct(">q")

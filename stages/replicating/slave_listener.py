@@ -17,13 +17,13 @@ from collections.abc import Mapping
 
 import orjson
 
-from commitlog.clock import Clock
 from commitlog.config import ReplicationConfig
-from commitlog.quantities import address_of
 from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peer_connection import HAConnection, Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.slave_connection import SlaveConnection
+from commitlog.system.clock import Clock
+from commitlog.text.quantities import address_of
 
 _EXCHANGE_BROKER_HA_INFO = 906
 _ANSWER_SECONDS = 3

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.clock import Clock
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import Stage
+from commitlog.system.clock import Clock
 
 STEP_NS = 400_000_000
 """Two of the supervisor's rounds.

@@ -18,7 +18,7 @@ from typing import BinaryIO, TextIO, cast
 
 from commitlog.config import LogsConfig
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.lines import JsonFormatter, LineHandler, log_to
+from commitlog.text.lines import JsonFormatter, LineHandler, log_to
 
 LOG_BYTES = 16 << 20
 """A file of this size is full."""

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from commitlog.errors import CommitLogError
-from commitlog.lines import to_json
+from commitlog.text.lines import to_json
 
 _STDOUT = 1
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 
-from commitlog.clock import LONG_AGO_NS, Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replication_troubles import replication_troubles
@@ -28,6 +27,7 @@ from commitlog.stages.supervising.stage_processes import StageProcess, StageProc
 from commitlog.stages.supervising.store_closing import close_store, give_up_pool, is_undrained, rewrites_are_left
 from commitlog.stages.supervising.store_watch import StoreWatch
 from commitlog.status import StopReport
+from commitlog.system.clock import LONG_AGO_NS, Clock
 
 _STDIN, _STDIN_BYTES = 0, 1 << 16
 _POLL_MS = 200

@@ -10,17 +10,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from commitlog.clock import Clock
 from commitlog.config import Config, SupervisorConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StageFailed
-from commitlog.lines import parse_log_line
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, COUNTER_MAX, Stage
 from commitlog.stages.supervising.forked_stage import REFUSED, ForkedStage
 from commitlog.stages.supervising.heartbeats import Heartbeats, Patience
 from commitlog.stages.supervising.log_files import last_lines, open_log_or_nothing
+from commitlog.system.clock import Clock
+from commitlog.text.lines import parse_log_line
 
 STOP_ORDER = ("committer", "flusher", "ha_service", "dispatcher", "allocator")
 """Each stage drains what the one before it has done. A store may lack some."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import AUTO_SEGMENT_BYTES_MAX, MIN_SEGMENT_BYTES, Config
 from commitlog.disk.epochs import epochs_from_json, epochs_to_json, next_epoch
 from commitlog.disk.file_channel import DISK, FileChannel
@@ -31,6 +30,7 @@ from commitlog.stages.supervising.reporting import warn
 from commitlog.stages.supervising.running_store import RunningStore, StopRequest
 from commitlog.stages.supervising.stage_processes import stage_module
 from commitlog.stages.supervising.store_locks import StoreLocks
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 
 _LEFT_OF_A_START = {"lock", "locks", "logs", "lanes"}
 _PEER_SECONDS = 2.0

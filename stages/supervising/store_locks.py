@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import holder_of, poll, present_holder_of, stage_at, try_file, write_holder
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused, StoreRunning
-from commitlog.lines import for_shell
 from commitlog.shm.control_region import CONTROL_NAME
 from commitlog.shm.layout import ALL_STAGES
+from commitlog.system.clock import Clock
+from commitlog.text.lines import for_shell
 
 _OWNER_WAIT_NS = 1_000_000_000
 _SUPERVISOR = ""

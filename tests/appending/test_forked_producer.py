@@ -20,7 +20,7 @@ import pytest
 import commitlog
 from commitlog.errors import ForkedProducer
 from commitlog.receipt import Receipt
-from commitlog.threads import Background
+from commitlog.system.threads import Background
 from tests.children import in_child
 from tests.nightly import with_nightly
 from tests.unwiped_page import UNWIPED

@@ -380,7 +380,7 @@ def test_store_timestamps_never_go_back(new_store: commitlog.Store, monkeypatch:
     """
     now, hour = time.time_ns(), 3_600_000_000_000
     for wall in (now, 0, now + hour, now - hour, now):
-        monkeypatch.setattr("commitlog.producer.time_ns", partial(int, wall))
+        monkeypatch.setattr("commitlog.client.producer.time_ns", partial(int, wall))
         with commitlog.Producer(new_store.path) as producer:
             producer.send("t", b"")
             producer.send_batch("t", [b"", b""])

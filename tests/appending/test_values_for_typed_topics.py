@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.client.stream_producer import StreamProducer
 from commitlog.errors import ValuesRefused
-from commitlog.stream_producer import StreamProducer
 from tests.command_line import run
 
 ROWS = [{"id": 1}, {"id": 2}]

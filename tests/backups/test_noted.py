@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.backup_note import backup_note
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.hand_made import small_store
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from commitlog.client.reader import Reader
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.reading.named_reader import NamedReader
 from commitlog.reading.named_readers import NamedReaders
 from tests.builders.hand_made import HandMadeStore

@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from prometheus_client.registry import Collector
 
 import commitlog
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.backup_note import BackupNote, write_backup_note
 from commitlog.disk.forwarder_files import ForwarderStatistics, write_forwarder
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState
@@ -21,6 +20,7 @@ from commitlog.disk.server_files import ClientTraffic, ServerFile, ServerStatist
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.layout import ALL_STAGES, Lane
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 from commitlog.watching.exposition import StoreCollector
 from tests.crash.scene import halted_process, pid_of
 from tests.fake_clock import SetClock

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.clock import SignalEvent
+from commitlog.system.clock import SignalEvent
 from tests.children import in_child
 
 

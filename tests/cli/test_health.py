@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import commitlog
 from commitlog.cli.app import app
 from commitlog.cli.health import health
-from commitlog.quantities import seconds_of
+from commitlog.text.quantities import seconds_of
 from commitlog.watching.health import CODES, HealthLimits
 from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from commitlog import Store, read_arrow
 from commitlog.cli.app import app
+from commitlog.client.reader import Reader
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
@@ -20,7 +21,6 @@ from commitlog.errors import (
     StoreNotFound,
     UnknownTopic,
 )
-from commitlog.reader import Reader
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
 from tests.builders.vector_store import load

@@ -19,11 +19,11 @@ from typer.testing import CliRunner, Result
 
 import commitlog
 from commitlog.cli.app import app
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.client.reader import Reader
+from commitlog.client.store import Store
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import IllegalTopic, SchemaConflict, SchemaError, StoreRefused, UnknownTopic
-from commitlog.reader import Reader
-from commitlog.store import Store
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.killed import kill_store
 from tests.builders.typed_topic import append_rows, declare

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.client.reader import Reader
 from commitlog.disk import locks
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.disk.trim_request import TrimRequest
 from commitlog.inspecting.verify import verify_store
-from commitlog.reader import Reader
 from commitlog.reading.segment_trim import KeptSegments, kept_segments
 from commitlog.reading.topic_index import current_index
 from commitlog.reading.view import StoreView

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.errors import MessageTooLarge
-from commitlog.lines import LineSplitter, why_unreadable, wrapped
+from commitlog.text.lines import LineSplitter, why_unreadable, wrapped
 
 
 @given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"x", b"\n"))))

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from commitlog.lines import LineFormatter, LineHandler
+from commitlog.text.lines import LineFormatter, LineHandler
 
 PROGRAM = """
 import logging, sys
-from commitlog.lines import log_to
+from commitlog.text.lines import log_to
 log_to(open(sys.argv[1], "w"))
 logging.warning("the disk is full")
 logging.warning("%d", "no number")

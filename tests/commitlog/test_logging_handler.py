@@ -185,7 +185,7 @@ def test_what_the_log_itself_logs_does_not_come_back(store: commitlog.Store) -> 
     handler.setFormatter(Talking())
     root.addHandler(handler)
     try:
-        logging.getLogger("commitlog.store").warning("from outside")
+        logging.getLogger("commitlog.client.store").warning("from outside")
         logging.getLogger("tests").warning("mine")
     finally:
         root.removeHandler(handler)

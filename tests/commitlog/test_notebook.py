@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commitlog
-from commitlog.notebook import CELL_CHARACTERS_MAX, ROWS_MAX, html_table, shortened
 from commitlog.planning.address import Credentials, parse_address
+from commitlog.text.notebook import CELL_CHARACTERS_MAX, ROWS_MAX, html_table, shortened
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import declare
 from tests.command_line import run

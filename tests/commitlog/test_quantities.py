@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.quantities import bytes_of, counted, nanoseconds_of, seconds_of
+from commitlog.text.quantities import bytes_of, counted, nanoseconds_of, seconds_of
 
 
 @pytest.mark.parametrize(

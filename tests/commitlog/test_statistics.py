@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog import errors
 from commitlog.cli.app import app
+from commitlog.client.statistics import StoreStatistics
 from commitlog.shm.layout import STAGES
-from commitlog.statistics import StoreStatistics
 from tests.crash.scene import kill
 from tests.waiting import wait_until
 

@@ -16,7 +16,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from commitlog import producer as producer_module  # here, so that not every child loads it
+from commitlog.client import producer as producer_module  # here, so that not every child loads it
 
 FAILPOINTS = ("encoded", "wrote", "messages", "next_offset")
 TURNS = (1, 2, 3)

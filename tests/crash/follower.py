@@ -12,8 +12,8 @@ import zlib
 from collections import defaultdict
 from pathlib import Path
 
+from commitlog.client.reader import Reader
 from commitlog.message import Message
-from commitlog.reader import Reader
 
 Note = tuple[str, int, int, int]
 """Topic, lane, queue offset, and the CRC of value and key."""

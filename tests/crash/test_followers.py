@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.reader import Reader
+from commitlog.client.reader import Reader
 from tests.crash.follower import note_of, read_notes
 from tests.crash.scene import Scene
 from tests.nightly import with_nightly

@@ -14,11 +14,11 @@ from tests.waiting import wait_until
 ROWS, ROWS_OF_MESSAGE, STEP = 40, 10, 20
 SENDERS = f"""
 import os, signal, sys
-import commitlog.producer
+import commitlog.client.producer
 from commitlog.appending import row_producer, row_sending
 from commitlog.schemas import row_batches
 
-FILES = {{module.__file__ for module in (commitlog.producer, row_producer, row_sending, row_batches)}}
+FILES = {{module.__file__ for module in (commitlog.client.producer, row_producer, row_sending, row_batches)}}
 
 def dies_at(line):
     seen = 0

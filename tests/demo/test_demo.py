@@ -16,12 +16,12 @@ import polars as pl
 import pytest
 
 import commitlog
-from commitlog.clock import SignalEvent
 from commitlog.demo import scene as scene_module
 from commitlog.demo import show as show_module
 from commitlog.demo.notebook_file import notebook
 from commitlog.demo.scene import SCHEMA, Scene, Sent, by_producer, sales, totals
 from commitlog.demo.show import Demo
+from commitlog.system.clock import SignalEvent
 from tests.builders.played_java import play_java
 from tests.command_line import run
 from tests.keys_and_screen import terminal

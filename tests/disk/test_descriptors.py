@@ -167,7 +167,7 @@ def test_a_start_without_a_process_is_an_error_by_name(tmp_path: Path, monkeypat
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr("commitlog.store.subprocess.Popen", refuse)
+    monkeypatch.setattr("commitlog.client.store.subprocess.Popen", refuse)
     with pytest.raises(errors.NotEnoughMemory, match="starting the store"):
         commitlog.Store.open(tmp_path / "store", CONFIG)
 

@@ -240,7 +240,7 @@ def test_a_fork_in_the_middle_of_a_lease_makes_one_producer(store: commitlog.Sto
     """
     seen, ours, forked = set[tuple[str, int]](), os.getpid(), 0
     while True:
-        tracer = _AtNewLine(seen, os.fork, "commitlog/producer.py")
+        tracer = _AtNewLine(seen, os.fork, "commitlog/client/producer.py")
         reading, writing = os.pipe()
         made, said = None, ""
         sys.settrace(tracer)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.config_file import load_config
 from commitlog.errors import CommitLogError
@@ -23,6 +22,7 @@ from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.supervising.starting import StoreOpening
 from commitlog.stages.supervising.store_closing import close_store
 from commitlog.status import StopReport
+from commitlog.system.clock import Clock
 from tests.fake_clock import SteppingClock
 from tests.faults.channel import FaultsDirectory, FaultyChannel
 from tests.faults.disk import durable_bodies

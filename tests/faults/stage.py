@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from commitlog.appending import wakeups
-from commitlog.clock import Clock
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import StageFailed
 from commitlog.stages import allocator, committer, dispatcher, flusher
 from commitlog.stages.base_stage import BaseStage
 from commitlog.stages.stage_process import main
+from commitlog.system.clock import Clock
 from tests.faults.channel import FaultyChannel
 from tests.waiting import wait_until
 

@@ -53,7 +53,7 @@ def patched_stages(patch: str = "tests.faults.stage:with_faults") -> Iterator[No
         return subprocess.Popen([sys.executable, "-P", "-m", __name__], **{**how, "env": {**how["env"], PATCH: patch}})
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("commitlog.store.subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+        monkeypatch.setattr("commitlog.client.store.subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
         yield
 
 

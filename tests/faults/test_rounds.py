@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import commitlog
-from commitlog.clock import Clock
 from commitlog.errors import AllocateTimeout, NoFreeLane
 from commitlog.inspecting.verify import verify_store
 from commitlog.shm.layout import Header, Lane
+from commitlog.system.clock import Clock
 from tests.crash.accounts import read_store
 from tests.faults.bench import SEGMENT_BYTES, Bench, bench
 from tests.faults.channel import CachingChannel, FaultyChannel, Rule

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.forwarder_files import forwarders
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.kafka_positions import Positions, TopicPosition
 from commitlog.forwarding.progress import Progress, Sent
 from commitlog.forwarding.store_source import Source
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.hand_made import small_store
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until

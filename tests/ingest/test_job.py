@@ -17,13 +17,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from commitlog.client.store import Store
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreRefused
 from commitlog.ingest.dashboard import make_display
 from commitlog.ingest.job import Job
 from commitlog.ingest.run_settings import choose
 from commitlog.ingest.verdict import parquet_files
-from commitlog.store import Store
 from tests.builders.played_java import play_java
 from tests.command_line import run
 from tests.namespaces import with_tmpfs

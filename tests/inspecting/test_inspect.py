@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 import commitlog
 from commitlog.cli import main
 from commitlog.cli.app import app
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import StoreNotFound
 from commitlog.inspecting.dump import dump_records
 from commitlog.inspecting.verify import verify_store
-from commitlog.quantities import counted
+from commitlog.system.clock import SYSTEM_CLOCK
+from commitlog.text.quantities import counted
 from tests.builders.hand_made import small_store
 from tests.builders.made_lane import MadeLane, image, make_lane
 from tests.builders.vector_store import NAMES, VectorStore

@@ -18,8 +18,8 @@ from commitlog.cli.app import app
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import BadStart
 from commitlog.inspecting.store_logs import LOGGERS, StageLog, StoreLogs
-from commitlog.lines import JsonFormatter, LineFormatter
 from commitlog.stages.supervising.log_files import LOGS_KEPT, RotatingHandler, open_log
+from commitlog.text.lines import JsonFormatter, LineFormatter
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"
 

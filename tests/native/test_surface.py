@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import native
-from commitlog.producer import Producer
+from commitlog.client.producer import Producer
 from commitlog.record import record_layout
 
 core = pytest.importorskip("commitlog.native._core", exc_type=ImportError)  # whichever core runs in this process

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import LaneDirectory
 from commitlog.errors import RecoveryError
 from commitlog.opening.recovery import LaneEnd, recover_lane
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.made_lane import SEGMENT, MadeLane, boundary, check_again, crash, image, make_lane
 
 

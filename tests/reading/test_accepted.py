@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from commitlog.client.reader import Reader
 from commitlog.disk.store_directory import StoreDirectory, StoreFacts
 from commitlog.errors import DamagedFile, DataLoss, ReaderError
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.reading.accepted_bytes import AcceptedBytes
 from commitlog.shm.control_region import ControlRegion
 from commitlog.shm.write_buffers import WriteBuffers

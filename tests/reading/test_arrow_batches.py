@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.errors import CorruptRecord, IllegalArgument, OptionError
-from commitlog.reader import Reader
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.errors import CorruptRecord, DataLoss, IllegalArgument, ReaderError
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.reading.given_places import GivenPlaces
 from commitlog.reading.hand import Hand
 from commitlog.reading.lane_cursor import LaneCursor

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import ReadingWarning
-from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore

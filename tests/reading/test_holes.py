@@ -16,11 +16,11 @@ from typing import Literal
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
-from commitlog.reader import Reader
 from commitlog.shm.layout import segment_start
 from tests.builders.hand_made import HandMadeLane, HandMadeStore
 from tests.builders.scrape import halted

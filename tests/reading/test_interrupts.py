@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 import commitlog
-from commitlog.reader import Reader
+from commitlog.client.reader import Reader
 from commitlog.reading.lane_cursor import LaneCursor
 from commitlog.reading.store_messages import StoreMessages
 from commitlog.shm.control_region import ControlRegion

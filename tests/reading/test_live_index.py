@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.client.reader import Reader
 from commitlog.disk.consume_queue import ENTRY_BYTES
 from commitlog.disk.store_directory import PoolPlace, boot_id
 from commitlog.inspecting.verify import verify_store
-from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion

@@ -15,17 +15,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from commitlog.cli.app import app
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.client.reader import Reader
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BadStart, DiskInputOutput, OffsetOutOfRange, ReaderError, ReaderInUse
-from commitlog.reader import Reader
 from commitlog.reading import named_readers
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.named_reader import PYTHON, NamedReader
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
+from commitlog.system.clock import SYSTEM_CLOCK
 from commitlog.watching.snapshot import StoreWatch
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.children import without_privileges

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from commitlog.client.reader import Reader
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.reading import topic_index
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.fake_clock import SetClock

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.disk.file_channel import FileChannel
 from commitlog.errors import (
     ReaderError,
     ReaderInUse,
     ReadingWarning,
 )
-from commitlog.reader import Reader
 from commitlog.reading.named_readers import NamedReaders
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.named_reader import Places, billing, place, rest, stored

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.errors import IllegalArgument
 from commitlog.message import Message
-from commitlog.reader import Reader
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.fake_clock import SetClock
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.clock import Clock
+from commitlog.client.reader import Reader
 from commitlog.disk.checkpoint import PositionsFile
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.errors import ReaderError, ReadingWarning
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.reading.store_messages import StoreMessages
+from commitlog.system.clock import Clock
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.waiting import wait_until
 

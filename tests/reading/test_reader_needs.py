@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.disk.store_directory import StoreFacts, new_store_id
 from commitlog.errors import (
     BadStart,
@@ -23,7 +24,6 @@ from commitlog.errors import (
     ReadingWarning,
     StoreNotFound,
 )
-from commitlog.reader import Reader
 from commitlog.reading.named_reader import NamedReader
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.stages.allocating.reader_needs import ReaderNeeds

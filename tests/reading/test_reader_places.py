@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commitlog.client.reader import Reader
 from commitlog.columns.mapped_segments import SEGMENTS
 from commitlog.errors import BadStart, CommitLogError, DataLoss, OffsetOutOfRange, ReaderError, ServerUnavailable
-from commitlog.reader import Reader
 from commitlog.reading.starting_point import Offsets
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore, small_store
 from tests.builders.vector_store import load

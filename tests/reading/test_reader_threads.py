@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from commitlog.client.reader import Reader
 from commitlog.errors import DataLoss, ReaderError
-from commitlog.reader import Reader
 from commitlog.reading.store_messages import StoreMessages
 from commitlog.remote.rows_behind import RowsBehind
 from tests.builders.hand_made import HandMadeStore, small_store

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.client.reader import Reader
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import DataLoss, ForwardError, ReaderError
 from commitlog.forwarding.store_source import Source
-from commitlog.reader import Reader
 from commitlog.reading.topic_index import TopicIndex
 from commitlog.reading.view import StoreView
 from commitlog.serving.served_store import ServedStore

@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commitlog.cli.app import app
+from commitlog.client.reader import Reader
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.errors import (
     CommitLogError,
@@ -31,7 +32,6 @@ from commitlog.errors import (
     UnknownTopic,
 )
 from commitlog.message import Message
-from commitlog.reader import Reader
 from commitlog.record.properties import RESERVED_NAMES
 from commitlog.record.record import RecordEncoder
 from tests.builders.hand_made import V4

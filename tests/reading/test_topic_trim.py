@@ -14,6 +14,7 @@ import pytest
 
 import commitlog
 from commitlog.backups.store_backup import backup
+from commitlog.client.reader import Reader
 from commitlog.disk.checkpoint import Positions, PositionsFile
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.store_directory import StoreFacts, new_store_id
@@ -21,7 +22,6 @@ from commitlog.disk.trim_marks import TrimMark, TrimMarks
 from commitlog.errors import DamagedFile, DataLoss, ReaderError, UnknownTopic
 from commitlog.inspecting.verify import verify_store
 from commitlog.opening.recovery import recover_lane
-from commitlog.reader import Reader
 from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.reader_states import reader_states
 from commitlog.reading.topic_facts import topic_facts

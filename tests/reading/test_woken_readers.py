@@ -14,8 +14,8 @@ from typing import Literal
 import pytest
 
 import commitlog
+from commitlog.client.reader import Reader
 from commitlog.native import core
-from commitlog.reader import Reader
 from commitlog.reading import store_messages
 from commitlog.reading.queue_order import QueueOrder
 from commitlog.reading.view import StoreView

@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 import commitlog
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
@@ -30,6 +29,7 @@ from commitlog.reading.view import LaneLimits, StoreView
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
 from commitlog.shm.layout import ALL_STAGES
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 from tests.crash.scene import kill, pid_of
 from tests.ports import free_port
 from tests.serving.asking import Certificates

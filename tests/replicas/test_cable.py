@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.client.statistics import store_statistics
 from commitlog.errors import ReplicaNotAvailable, ReplicationTimeout
 from commitlog.reading.view import StoreView
 from commitlog.replicas.promotion import promote
-from commitlog.statistics import store_statistics
 from tests.replicas.cable import ADDRESSES, TO_REPLICA, TO_STORE, Cable, Machines, two_machines, why_not
 from tests.replicas.scene import Scene, await_copy, await_replicated, check_equal
 from tests.waiting import wait_until

@@ -7,9 +7,9 @@ from dataclasses import replace
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.disk.replica_mark import load_mark, save_mark
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
 from commitlog.watching.health import Health, HealthLimits, health
 from commitlog.watching.snapshot import StoreWatch
 from commitlog.watching.store_facts import collect

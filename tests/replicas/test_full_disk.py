@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from commitlog.cli.app import app
-from commitlog.clock import Clock
 from commitlog.errors import DiskInputOutput, ReplicaNotAvailable, ReplicationTimeout
 from commitlog.replicas import replica
 from commitlog.replicas.replica import Replica
 from commitlog.replicas.tls import Credentials
+from commitlog.system.clock import Clock
 from tests.faults.channel import FaultsDirectory, FaultyChannel, Rule
 from tests.nightly import with_nightly
 from tests.replicas.scene import Scene, await_copy, check_equal, flushed_of

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.replica_mark import ReplicaMark, save_mark
@@ -21,6 +20,7 @@ from commitlog.shm.layout import Lane
 from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.lane_log import LaneLog, LaneReader
 from commitlog.stages.replicating.replica_greeting import Greeting
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.hand_made import HandMadeStore
 
 SEGMENT_BYTES = 1 << 16

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import commitlog
-from commitlog import stream_producer
+from commitlog.client import stream_producer
 from commitlog.errors import ReplicaNotAvailable
 from commitlog.planning.address import parse_address
 from commitlog.replicas.promotion import promote

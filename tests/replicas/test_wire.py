@@ -26,12 +26,12 @@ from commitlog.errors import (
     ReplicaRefused,
     ReplicationRefused,
 )
-from commitlog.quantities import address_of
 from commitlog.replicas import wire
 from commitlog.replicas.incoming import Incoming
 from commitlog.replicas.lane_copy import LaneCopy
 from commitlog.replicas.wire import HEAD, NO_LANE, Acknowledgements, Frame, Hello, Kind, LaneTail, Welcome
 from commitlog.shm.layout import LANE_ROWS
+from commitlog.text.quantities import address_of
 from tests.builders.hand_made import HandMadeStore
 
 STORE = "0" * 32

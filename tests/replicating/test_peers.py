@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.disk.replica_files import ReplicaFiles, ReplicaState, forget_replica, known_replicas
 from commitlog.stages.allocating.replica_needs import ReplicaNeeds
@@ -19,6 +18,7 @@ from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peer_connection import HAConnection, Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.slave_listener import SlaveListener
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.idle_store import IdleStore, idle_store
 from tests.fake_clock import SetClock
 from tests.waiting import wait_until

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.replicas import wire
 from commitlog.replicas.tls import Credentials
@@ -22,6 +21,7 @@ from commitlog.stages.replicating.in_sync import InSync
 from commitlog.stages.replicating.peer_connection import Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.replica_listener import ReplicaListener
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.idle_store import IdleStore, idle_store
 from tests.ports import free_port
 from tests.serving.asking import Certificates

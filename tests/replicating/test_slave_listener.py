@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.config import ReplicationConfig
 from commitlog.disk.file_channel import DISK
 from commitlog.stages.replicating.in_sync import InSync
@@ -19,6 +18,7 @@ from commitlog.stages.replicating.lane_log import LaneLog
 from commitlog.stages.replicating.peer_connection import Throttle
 from commitlog.stages.replicating.peers import Peers
 from commitlog.stages.replicating.slave_listener import SlaveListener
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.idle_store import idle_store
 from tests.waiting import wait_until
 

@@ -24,10 +24,10 @@ from commitlog.disk.consume_queue import ConsumeQueue
 from commitlog.disk.file_channel import DISK
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, ReadingWarning
 from commitlog.opening.recovery import recover_lane
-from commitlog.quantities import counted
 from commitlog.shm.layout import segment_start
 from commitlog.spark.source import CommitLogDataSource
 from commitlog.spark.task_reading import RemoteTask, Task
+from commitlog.text.quantities import counted
 from tests.builders.hand_made import HandMadeStore
 from tests.nightly import by_url_nightly
 from tests.served import place_of

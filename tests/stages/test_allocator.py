@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.clock import Clock
 from commitlog.config import Config
 from commitlog.disk.file_channel import DISK, FileChannel
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import Header, Lane
 from commitlog.stages.allocator import Allocator
+from commitlog.system.clock import Clock
 from tests.builders.idle_store import SEGMENT, IdleStore, idle_store
 from tests.fake_clock import SetClock
 

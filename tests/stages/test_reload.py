@@ -164,7 +164,7 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_hangs(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call ends with an error, and its late answer is not taken for the next one's."""
-    monkeypatch.setattr("commitlog.store.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("commitlog.client.store.ANSWER_SECONDS", 0.2)
     supervisor = int((store.path / "lock").read_text())
     os.kill(supervisor, signal.SIGSTOP)
     try:

@@ -18,11 +18,11 @@ import pytest
 
 import commitlog
 from commitlog import errors
-from commitlog.clock import SYSTEM_CLOCK
 from commitlog.shm.layout import STAGES, Header, Lane, Stage
 from commitlog.stages.supervising.forked_stage import ForkedStage
 from commitlog.stages.supervising.heartbeats import Heartbeats
 from commitlog.stages.supervising.stage_processes import StageProcess
+from commitlog.system.clock import SYSTEM_CLOCK
 from tests.crash.scene import pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench

@@ -19,6 +19,7 @@ import pytest
 
 import commitlog
 from commitlog import errors
+from commitlog.client.statistics import store_statistics
 from commitlog.config import Config
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.view import StoreView
@@ -27,7 +28,6 @@ from commitlog.stages.supervising.starting import StoreOpening
 from commitlog.stages.supervising.store_closing import give_up_pool
 from commitlog.stages.supervising.store_locks import StoreLocks
 from commitlog.stages.supervisor import Supervisor
-from commitlog.statistics import store_statistics
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.children import without_privileges
 from tests.crash.scene import is_running, kill, pid_of
@@ -336,7 +336,7 @@ def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_hangs_does_not_keep_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error when the time is up, each time; when it goes on, so does the stop."""
-    monkeypatch.setattr("commitlog.store._CLOSE_SLACK_SECONDS", 0.1)
+    monkeypatch.setattr("commitlog.client.store._CLOSE_SLACK_SECONDS", 0.1)
     store = commitlog.Store.open(tmp_path / "store", SMALL | {"supervisor": {"stop_timeout_ms": 0}})
     commitlog.Producer(store.path).send("t", b"x")
     supervisor = int((store.path / "lock").read_text())

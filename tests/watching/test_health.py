@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.client.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.disk.file_channel import DISK
 from commitlog.disk.forwarder_files import ForwarderStatistics
 from commitlog.disk.locks import try_file
@@ -24,7 +25,6 @@ from commitlog.inspecting.verify import verify_store
 from commitlog.shm.counters import RetentionFlag
 from commitlog.shm.layout import STAGES
 from commitlog.shm.row_check import WORDS_DAMAGED
-from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.watching.health import CODES, Health, HealthLimits, health, unreadable
 from commitlog.watching.snapshot import StoreSnapshot, StoreWatch
 from tests.builders.killed import kill_store

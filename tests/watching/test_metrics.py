@@ -18,6 +18,13 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 import commitlog
+from commitlog.client.statistics import (
+    RETENTION_WORDS,
+    LaneStatistics,
+    RetentionStatistics,
+    StageStatistics,
+    StoreStatistics,
+)
 from commitlog.disk.forwarder_files import ForwarderStatistics
 from commitlog.disk.replica_files import ReplicaState
 from commitlog.disk.server_files import ClientTraffic, ServerStatistics
@@ -25,7 +32,6 @@ from commitlog.errors import StoreNotFound
 from commitlog.reading.reader_states import ReaderState
 from commitlog.shm.counters import Histogram, record_duration
 from commitlog.shm.layout import HISTOGRAM_BUCKETS, STAGES
-from commitlog.statistics import RETENTION_WORDS, LaneStatistics, RetentionStatistics, StageStatistics, StoreStatistics
 from commitlog.watching.exposition import StoreCollector
 from commitlog.watching.metric import durations
 from commitlog.watching.metrics import METRICS

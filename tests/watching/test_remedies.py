@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import commitlog
+from commitlog.client.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.config import Config, RetentionConfig, StoreConfig
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.reading.reader_states import ReaderState
 from commitlog.shm.counters import RetentionFlag
-from commitlog.statistics import RETENTION_WORDS, RetentionStatistics
 from commitlog.watching.health import CODES, Health, HealthLimits, health
 from commitlog.watching.health_checks import checks
 from commitlog.watching.remedies import CERTIFICATES

@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commitlog.client.store import Store
 from commitlog.spark.launching import jvm_reader
 from commitlog.spark.launching.class_data import VARIABLE, sharing_options
 from commitlog.spark.launching.java import cache_directory, find_java
 from commitlog.spark.launching.sessions import session
 from commitlog.spark.launching.spark_home import spark_home
-from commitlog.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

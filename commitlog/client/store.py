@@ -35,15 +35,15 @@ from commitlog.errors import (
     refusal,
     refuse_copy,
 )
-from commitlog.forks import leave_in_child, settle
-from commitlog.notebook import html_table
 from commitlog.status import StopReport
-from commitlog.threads import Background
+from commitlog.system.forks import leave_in_child, settle
+from commitlog.system.threads import Background
+from commitlog.text.notebook import html_table
 
 if TYPE_CHECKING:
-    from commitlog.producer import Producer
+    from commitlog.client.producer import Producer
+    from commitlog.client.statistics import StoreStatistics
     from commitlog.schemas.topic_schemas import TopicSchema
-    from commitlog.statistics import StoreStatistics
 
 ANSWER_SECONDS = 10.0
 """How long `reload` waits for the supervisor."""
@@ -147,7 +147,7 @@ class Store:
             process.stdin.write(request)
             process.stdin.flush()
             with named_while_loading("commitlog.Producer"):
-                import commitlog.producer  # noqa: F401  numpy and more, which the supervisor loads at the same time
+                import commitlog.client.producer  # noqa: F401  numpy and more, which the supervisor loads at the same time
             ready = _await_ready(process)
             store = cls.__new__(cls)
             store._begin(directory.path, process, ready, settings)  # noqa: SLF001
@@ -181,7 +181,7 @@ class Store:
 
     def producer(self) -> Producer:
         """Makes a producer of this store. `close` closes it, too. Raises what Producer raises."""
-        from commitlog.producer import Producer
+        from commitlog.client.producer import Producer
 
         producer = Producer(self.path)
         for other in [other for other in self._producers if other._closed]:  # its mapping of the pool goes with it  # noqa: SLF001
@@ -274,8 +274,8 @@ class Store:
 
     def statistics(self) -> StoreStatistics:
         """Returns positions, counters and times of all lanes and stages."""
+        from commitlog.client.statistics import store_statistics
         from commitlog.reading.view import StoreView
-        from commitlog.statistics import store_statistics
 
         with contextlib.closing(StoreView(self.path)) as view:
             return store_statistics(view)

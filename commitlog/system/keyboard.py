@@ -11,7 +11,7 @@ import termios
 import tty
 from collections.abc import Callable, Iterator
 
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.system.clock import SYSTEM_CLOCK
 
 _SPECIAL_KEY = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|O[A-Za-z])")
 

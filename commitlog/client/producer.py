@@ -38,10 +38,9 @@ from commitlog.appending.size_limits import checked_batch_size, record_bytes_max
 from commitlog.appending.thread_turns import FREE, INSIDE, UNSURE, Turns, is_inside
 from commitlog.appending.topic_state import NoTopics, TopicState
 from commitlog.appending.write_place import WritePlace
-from commitlog.clock import SYSTEM_CLOCK, Clock
+from commitlog.client.statistics import LaneStatistics, lane_statistics
 from commitlog.disk.writable_topic import WritableTopic, check_writable_name
 from commitlog.errors import ConcurrentUse, ForkedProducer, ProducerClosed, disk_error, refuse_copy
-from commitlog.forks import settle
 from commitlog.message import Message, message_of
 from commitlog.native import core
 from commitlog.receipt import BatchReceipt, Level, Receipt
@@ -53,7 +52,8 @@ from commitlog.record.record import RecordEncoder, decode
 from commitlog.record.record_layout import MAGIC_BLANK, size_and_magic
 from commitlog.shm.layout import COUNTER_MAX, Lane, segment_start
 from commitlog.shm.memory_order import observe, publish
-from commitlog.statistics import LaneStatistics, lane_statistics
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.system.forks import settle
 
 STORE_ADDRESS, STORE_PORT = "127.0.0.1", 10911
 

@@ -12,7 +12,7 @@ from html import escape
 from itertools import islice
 from typing import Any, ClassVar
 
-from commitlog.lines import printable
+from commitlog.text.lines import printable
 
 CELL_CHARACTERS_MAX, REPR_CHARACTERS_MAX = 200, 60
 """Longer values are cut: in a cell of a table, and in a repr."""

@@ -13,14 +13,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from commitlog.client.reader import Reader
 from commitlog.columns.read_plan import ReadOptions
 from commitlog.disk.store_directory import checked_path
 from commitlog.errors import IllegalArgument, MissingPackage, OffsetOutOfRange, how_to_install
 from commitlog.message import Message
-from commitlog.notebook import html_table
 from commitlog.planning.address import OF_READ_ARROW, Credentials, address_of
 from commitlog.planning.topic_columns import columns_of
-from commitlog.reader import Reader
 from commitlog.reading.lane_choice import LaneChoice
 from commitlog.reading.starting_point import (
     EARLIEST_OFFSET,
@@ -29,6 +28,7 @@ from commitlog.reading.starting_point import (
     parse_starts,
 )
 from commitlog.remote.topic_reading import TopicRange, WantedRange, as_reader, fix_range
+from commitlog.text.notebook import html_table
 
 if TYPE_CHECKING:
     import duckdb

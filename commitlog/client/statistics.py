@@ -10,19 +10,19 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field, replace
 
-from commitlog.clock import SYSTEM_CLOCK, Clock
 from commitlog.config import Config
 from commitlog.disk.locks import holder_of, is_leased, is_running
 from commitlog.disk.processes import has_open
 from commitlog.disk.replica_mark import load_mark, superseded_by
 from commitlog.errors import disk_error, is_refusal
-from commitlog.notebook import ShownByFields, html_table
 from commitlog.reading.view import StoreView
 from commitlog.shm.control_region import ControlRegion, first_kept
 from commitlog.shm.counters import PUT_TIME_NAMES, Histogram, RetentionFlag, Throughput, put_times, throughput
 from commitlog.shm.layout import LANE_ROWS, Header, Lane, Stage
 from commitlog.shm.memory_order import observe
 from commitlog.shm.write_buffers import available_buffers
+from commitlog.system.clock import SYSTEM_CLOCK, Clock
+from commitlog.text.notebook import ShownByFields, html_table
 
 FAULT_WORDS = {
     "committer": Lane.COMMITTER_FAULT,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 
-from commitlog.clock import SYSTEM_CLOCK
+from commitlog.client.producer import Producer
 from commitlog.errors import ReplicaNotAvailable
-from commitlog.producer import Producer
 from commitlog.receipt import Level
+from commitlog.system.clock import SYSTEM_CLOCK
 
 PATIENCE_SECONDS = 60.0
 """So long a stream waits at its end for replicas that are away. Its sender waits longer."""

@@ -21,7 +21,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from commitlog.clock import SYSTEM_CLOCK, Clock, limit_ns
+from commitlog.client.statistics import ReaderStatistics
 from commitlog.errors import (
     CommitLogError,
     CorruptRecord,
@@ -42,8 +42,8 @@ from commitlog.reading.rests import Rests
 from commitlog.reading.starting_point import QueueStarts, parse_starts
 from commitlog.remote.columns_reader import ColumnsReader
 from commitlog.remote.reader_source import open_source
-from commitlog.statistics import ReaderStatistics
-from commitlog.threads import if_free
+from commitlog.system.clock import SYSTEM_CLOCK, Clock, limit_ns
+from commitlog.system.threads import if_free
 
 if TYPE_CHECKING:
     from commitlog.appending.followed_store import FollowedStore

@@ -1,0 +1,1 @@
+"""What a program of a user holds: stores, producers, readers, scans, and their statistics."""

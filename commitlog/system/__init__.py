@@ -1,0 +1,1 @@
+"""What a process has of its own: time, threads, forks, its title, its terminal's keys."""

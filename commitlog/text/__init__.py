@@ -1,0 +1,1 @@
+"""What people read and write: lines, quantities, tables, files of text."""
