@@ -113,7 +113,7 @@ TESTED_IN = {
     "stages.replicating": "replicating",
     "stages.supervising": "stages",
 }
-"""Rooms whose tests are in a folder of another name. Modules of their own are tested in `tests/commitlog`."""
+"""Rooms whose tests are in a folder of another name: `commitlog` has those of modules of their own, too."""
 
 
 def place(room: str) -> str:
