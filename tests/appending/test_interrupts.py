@@ -47,7 +47,7 @@ def test_a_producer_goes_on(tmp_path: Path, use: Callable[[commitlog.Producer], 
         assert number > 10
 
 
-MODULES = ("producer", "appending.topic_state", "appending.write_place", "record.bound_encoder")
+MODULES = ("client.producer", "appending.topic_state", "appending.write_place", "record.bound_encoder")
 """Where Python's `send` has its lines."""
 
 
