@@ -113,7 +113,7 @@ TESTED_IN = {
     "stages.replicating": "replicating",
     "stages.supervising": "stages",
 }
-"""Rooms whose tests are in a folder of another name: `commitlog` has those of modules of their own, too."""
+"""Rooms whose tests are in another folder. `commitlog` also has those of modules of their own."""
 
 
 def place(room: str) -> str:
