@@ -65,7 +65,9 @@ def check_names(options: Iterable[str], known: Mapping[str, str]) -> None:
         allowed = f"allowed are {', '.join(known.values())}"
         for spelling, whose in _WHOSE:
             if lower in spelling:
-                raise OptionError(f"option {spelling[lower]}: it is one of {whose} only; {allowed}")
+                raise OptionError(
+                    f"option {spelling[lower]}: it is one of {whose} only; {_OTHERS.get(lower, '')}{allowed}"
+                )
         like = get_close_matches(lower, known, n=1)
         meant = f"did you mean {known[like[0]]}? " if like else ""
         raise OptionError(f"option {name}: there is none of this name; {meant}{allowed}")
@@ -86,6 +88,10 @@ def check_table(options: Iterable[str]) -> None:
         f"commitlog.spark.use(spark), or CREATE TEMPORARY VIEW orders USING commitlog OPTIONS (path 'data/events', "
         f"subscribe 'orders')"
     )
+
+
+_OTHERS = {"topic": "a source takes subscribe; ", "subscribe": "a sink takes topic; "}
+"""What a source has for an option of a sink, or the other way round."""
 
 
 def check_direction(options: Iterable[str]) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _CLASS = "commitlog.spark.RowsToPython"
+_TIMES_IN_JVM = 6
+"""A function of so many bytes takes this many times as much of the JVM's heap: it comes as text."""
 
 
 def foreach(stream: DataFrame, function: Callable[[pa.RecordBatch], object]) -> DataStreamWriter:
@@ -36,7 +38,8 @@ def foreach(stream: DataFrame, function: Callable[[pa.RecordBatch], object]) -> 
 
     Returns the writer of the stream: give it a checkpoint and a trigger, and start it. An error of
     the function ends the query as FunctionFailed. Rows come at least once. Raises JarNotUsable, and
-    OptionError for a session of Spark Connect.
+    OptionError for a session of Spark Connect, and for a function that brings more with it than
+    Spark's JVM has room for.
 
         query = commitlog.spark.foreach(rows, lambda batch: print(batch.to_pylist()))
         query.option("checkpointLocation", "checkpoint").start()
@@ -56,6 +59,12 @@ def foreach(stream: DataFrame, function: Callable[[pa.RecordBatch], object]) -> 
         raise JarNotUsable("the JVM of this session has the jar of another version: start a new one")
     serializer: Any = CloudPickleSerializer()
     packed = json.dumps(sys.path).encode() + b"\n" + serializer.dumps(function)
+    heap = jvm.java.lang.Runtime.getRuntime().maxMemory()
+    if len(packed) * _TIMES_IN_JVM > heap:
+        raise OptionError(
+            f"the function of foreach, with all that it refers to, has {len(packed) >> 20} MiB: too much for Spark's JVM, "
+            f"which has {heap >> 20} MiB (spark.driver.memory); let the function load large things itself, at its first call"
+        )
     frame: Any = stream
     zone = session.conf.get("spark.sql.session.timeZone")
     writer: Any = stream.writeStream

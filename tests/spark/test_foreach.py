@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -282,6 +283,10 @@ def test_wrong_uses_are_named_before_anything_starts(spark: SparkSession, store:
     stream = orders(spark, store.path)
     with pytest.raises(OptionError, match="foreach takes a stream"):
         commitlog.spark.foreach(spark.range(3), print)
+    with pytest.raises(
+        OptionError, match=r"has 20\d MiB: too much for Spark's JVM, which has \d+ MiB .* at its first call"
+    ):
+        commitlog.spark.foreach(stream, partial(print, bytes(200 << 20)))
     with pytest.raises(StoreNotFound, match="there is no store here"):
         commitlog.spark.write_real_time(stream, str(tmp_path / "nowhere"), "copies")
     with pytest.raises(IllegalTopic, match="option topic: topic 'a b'"):

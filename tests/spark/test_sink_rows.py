@@ -215,7 +215,7 @@ def test_what_is_refused_before_any_row(tmp_path: Path) -> None:
         (
             x,
             {"topic": "", "subscribe": "t"},
-            r"option subscribe: it is one of a source .*; allowed are path, topic, inc",
+            r"option subscribe: it is one of a source .*; a sink takes topic; allowed are path, topic, inc",
         ),
         (x, {"kafka.acks": "all"}, r"option kafka\.acks: .* no broker; .* remove it"),
         (x, {"maxLaneWait": "soon"}, "option maxLaneWait: 'soon' is not allowed; give a time"),
