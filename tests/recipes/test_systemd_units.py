@@ -35,7 +35,7 @@ grep -q '^commitlog:' "$1"/etc/group || echo 'commitlog:x:4711:' >> "$1"/etc/gro
 cat > "$1"/commitlog <<'END'
 #!/bin/sh
 export PYTHONPATH=/mnt/source:/mnt/packages LD_LIBRARY_PATH=/mnt/python/lib
-exec /mnt/python/{python} -m commitlog.cli "$@"
+exec /mnt/python/{python} -c 'import sys; sys.argv[0] = "/mnt/commitlog"; from commitlog.cli import main; main()' "$@"
 END
 chmod 755 "$1"/commitlog "$1"
 mount --rbind "$1" /mnt
@@ -63,7 +63,6 @@ store=/var/lib/commitlog/events
 /mnt/commitlog systemd install events --system --root /mnt/image > /dev/null
 mkdir -p /etc/systemd/system
 cp -r /mnt/image/etc/* /etc
-sed -i 's#^ExecStart=[^ ]*#ExecStart=/mnt/commitlog#' /etc/systemd/system/commitlog*.service
 systemctl daemon-reload
 systemctl start commitlog@events; echo "store $?"
 seq 100 | as_user /mnt/commitlog produce $store numbers
