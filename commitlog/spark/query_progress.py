@@ -109,11 +109,17 @@ def _rate(facts: list[Mapping[str, Any]], now: float) -> float:
     An idle query reports a batch without rows every ten seconds. A batch of Real-Time Mode lasts
     for minutes.
     """
-    spans = [(_begin(one), _begin(one) + one.get("batchDuration", 0) / 1000, one["numInputRows"]) for one in facts]
+    spans = [(_begin(one), _begin(one) + one.get("batchDuration", 0) / 1000, _rows(one)) for one in facts]
     recent = [span for span in spans if span[1] > now - RATE_SECONDS]
     begin, end = (recent[0][0], now) if recent else spans[-1][:2]
     rows: float = sum(count for _, _, count in recent or spans[-1:])
     return rows / max(end - begin, 0.001)
+
+
+def _rows(facts: Mapping[str, Any]) -> int:
+    """The rows of a batch. A client of Spark Connect is told them for each source only."""
+    rows: int | None = facts["numInputRows"]
+    return sum(source["numInputRows"] for source in facts["sources"]) if rows is None else rows
 
 
 def _begin(facts: Mapping[str, Any]) -> float:

@@ -174,6 +174,16 @@ def test_the_rate(progress: tuple[Any, ...], line: str, monkeypatch: pytest.Monk
     assert progress_line(made_query(*progress, message="Initializing sources")) == line
 
 
+def test_the_rate_for_a_client_of_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told the rows of each source, and none of the batch."""
+    clock = SetClock()
+    clock.wall = int(NOW * 1000)
+    monkeypatch.setattr(query_progress, "SYSTEM_CLOCK", clock)
+    sources = [{"numInputRows": 70}, {"numInputRows": 30}]
+    told = batch(0, NOW - 5, 0) | {"numInputRows": None, "sources": sources}
+    assert progress_line(made_query(told)) == "query: 20 rows/s, batch 0"
+
+
 def test_a_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It is written over and cut to the width; the last one is whole and breaks between words."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
