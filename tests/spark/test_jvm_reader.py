@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -261,13 +262,21 @@ PROGRAM = """if True:
     if how == "session":
         spark = commitlog.spark.session(config={"spark.ui.enabled": False})
     else:
-        spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+        if how == "connect":
+            spark = commitlog.spark.session()
+        else:
+            spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
         assert seen(spark) == (False, 40), seen(spark)
         commitlog.spark.use(spark)
         commitlog.spark.use(spark)
     print(*seen(spark))
     if how == "connect":  # the threads that read what tasks give back do not see the session's jar
-        rows = spark.readStream.format("commitlog").option("subscribe", "orders").load(path)
+        options = {"subscribe": "orders", "startingOffsets": "earliest"}
+        rows = spark.readStream.format("commitlog").options(**options).load(path)
+        query = rows.writeStream.format("noop").start()
+        query.processAllAvailable()
+        commitlog.spark.show_progress(query, seconds=0)
+        query.stop()
         query = rows.writeStream.format("console").outputMode("update").trigger(realTime="5 minutes").start()
         try:
             query.awaitTermination()
@@ -290,8 +299,11 @@ PROGRAM = """if True:
 @pytest.mark.parametrize(
     "way", ["PyPI's Java", "a jar of the user's", "local-cluster", "spark-submit", "use", "connect"]
 )
-def test_ways_to_a_session(way: str, tmp_path: Path) -> None:
-    """The JVM reads, whoever has started it. A session after another one reads so too."""
+def test_ways_to_a_session(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM reads, whoever has started it. A session after another one reads so too.
+
+    A server of Spark Connect that this process starts has this Python, whatever PATH has.
+    """
     store = small_store(tmp_path / "store", rows=20).path
     program, jar = tmp_path / "program.py", tmp_path / "of-the-user.jar"
     program.write_text(PROGRAM)
@@ -312,6 +324,13 @@ def test_ways_to_a_session(way: str, tmp_path: Path) -> None:
         known["JAVA_HOME"] = str(find_java().home)
     elif way == "connect":
         known["SPARK_REMOTE"] = "local"
+        del known["PYSPARK_PYTHON"]
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+        other = tmp_path / "bin" / "python3"
+        other.parent.mkdir()
+        other.write_text("#!/bin/sh\nexit 1\n")
+        other.chmod(0o755)
+        known["PATH"] = f"{other.parent}{os.pathsep}{path}"
     done = subprocess.run(
         [*command, program, way if way in ("use", "connect") else "session", store],
         env=os.environ | known,
@@ -323,7 +342,9 @@ def test_ways_to_a_session(way: str, tmp_path: Path) -> None:
     assert "custom metric" not in done.stderr
     first, *rest = done.stdout.splitlines()
     assert first == "True 40"
-    if rest:
+    if way == "connect":
+        assert re.fullmatch(r"query: [\d,]+ rows/s, 0 messages behind, batch 0", rest[-1])
+    elif rest:
         has_users, *jars = rest[0].split()
         assert (has_users == "True") == (way in ("a jar of the user's", "spark-submit"))
         assert any("commitlog-spark-" in name for name in jars) == (way == "local-cluster")

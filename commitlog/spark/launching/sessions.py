@@ -46,7 +46,8 @@ def session(
     by arguments of `spark-submit`, in PYSPARK_SUBMIT_ARGS, in `spark-defaults.conf`. A setting that
     nobody has made gets a good default: the name `commitlog`, the master `local[*]`, and the
     settings of `defaults`. With Spark Connect (SPARK_REMOTE) there are no such defaults, because
-    the server has its own settings.
+    the server has its own settings. A server that this process starts (SPARK_REMOTE=local) gets its
+    Java and its Python from here.
 
     If a session is already running, it is returned as it is, with one warning that names the
     settings that it lacks. If PYSPARK_PYTHON is not set, it is set in this process's environment. A
@@ -74,16 +75,13 @@ def session(
     given = _outside() | wanted
     builder = SparkSession.builder.config(map={**wanted})
     if _is_connect(given):
-        with _environment(**_submit_options("")):  # for the server of SPARK_REMOTE=local, which is started here
+        with _environment(**_server_variables(given)):
             return builder.getOrCreate()
     chosen = given.get(MASTER, "local[*]")
     for key, value in defaults(chosen).items():
         if key not in given:
             builder = builder.config(key, value)
-    if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = given.get(_WORKER_PYTHON) or worker_python(
-            spark_home(), same_machine=chosen.startswith("local")
-        )
+    _choose_python(chosen, given)
     zone = {session_zone.VARIABLE: given[session_zone.SETTING]} if session_zone.SETTING in given else {}
     with _environment(**({} if _java_runs() else _launch_variables(chosen, given) | zone)):
         made = builder.getOrCreate()
@@ -126,6 +124,23 @@ def _is_connect(given: Mapping[str, str]) -> bool:
     mode = given.get("spark.api.mode") or os.environ.get("SPARK_API_MODE", "")
     is_remote = any(name in os.environ for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))
     return is_remote or "spark.remote" in given or mode.lower() == "connect"
+
+
+def _choose_python(master: str, given: Mapping[str, str]) -> None:
+    """Sets PYSPARK_PYTHON, unless somebody has."""
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = given.get(_WORKER_PYTHON) or worker_python(
+            spark_home(), same_machine=master.startswith("local")
+        )
+
+
+def _server_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server of Spark Connect that this process starts."""
+    where = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or given.get(MASTER, "local")
+    if where.startswith("sc:"):
+        return {}  # it runs already
+    _choose_python(where, given)
+    return {"JAVA_HOME": str(find_java().home)} | _submit_options("")
 
 
 def _launch_variables(master: str, given: Mapping[str, str]) -> dict[str, str]:
