@@ -19,6 +19,7 @@ are read, from offset 0 on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,9 +63,7 @@ class StreamOffset:
             begins = {topic: _numbers(lanes) for topic, lanes in value.get(FROM_KEY, {}).items()}
             return cls(str(value[STORE_KEY]), ends, begins, int(value.get(EPOCH_KEY, 0)))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise OptionError(
-                f"the checkpoint holds an offset that is none of this source ({error!r}); give the query a new checkpoint"
-            ) from None
+            raise _none_of_ours(error) from None
 
     def check_store(self, store: str, epoch: int, path: str) -> None:
         """Checks that the offset belongs to the store at the path now.
@@ -117,6 +116,20 @@ class StreamOffset:
             if new:
                 begins[topic] = new
         return replace(self, begins=begins)
+
+
+def parsed(text: str) -> Any:
+    """An offset as Spark's JVM has it, which is text. Raises OptionError where it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _none_of_ours(error) from None
+
+
+def _none_of_ours(error: Exception) -> OptionError:
+    return OptionError(
+        f"the checkpoint holds an offset that is none of this source ({error!r}); give the query a new checkpoint"
+    )
 
 
 def _ordered(offsets: Offsets) -> dict[str, dict[str, int]]:

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from commitlog.planning.row_limit import QueueKey
 from commitlog.planning.store_index import LocalIndex
 from commitlog.shm.layout import Lane
+from commitlog.spark.checkpoint_offsets import parsed
 from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.real_time_plans import RealTimePlans, lane_words
 from commitlog.spark.source import CommitLogDataSource, StreamReader
@@ -72,13 +73,13 @@ class PlannedStream:
                 return self._real_time.merge(question)
 
     def _latest(self, question: dict[str, Any]) -> Answer:
-        start, rows = json.loads(question["start"]), question.get("rows")
+        start, rows = parsed(question["start"]), question.get("rows")
         end = self._reader.latestOffset(start, ReadAllAvailable() if rows is None else ReadMaxRows(rows))
         answer = {"latest": json.dumps(self._reader.reportLatestOffset())}
         return answer | ({"words": _flushed_words(self._reader)} if end == start else {"offset": json.dumps(end)})
 
     def _tasks(self, question: dict[str, Any]) -> Answer:
-        made = self._reader.partitions(json.loads(question["start"]), json.loads(question["end"]))
+        made = self._reader.partitions(parsed(question["start"]), parsed(question["end"]))
         plans = [task.plan for task in made if isinstance(task, Task)]
         return tasks_answer(plans, replace(plans[0], slices=())) if plans else {"tasks": []}
 

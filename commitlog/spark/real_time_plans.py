@@ -28,7 +28,7 @@ from commitlog.reading.view import POSITION_WORDS, LogView
 from commitlog.shm.control_region import CONTROL_NAME, ControlRegion
 from commitlog.shm.layout import DIRECT_WINDOW, LANE_ROW_WORDS, LANE_ROWS, WORD_BYTES, Lane, segment_start
 from commitlog.shm.write_buffers import buffers_path
-from commitlog.spark.checkpoint_offsets import StreamOffset
+from commitlog.spark.checkpoint_offsets import StreamOffset, parsed
 from commitlog.spark.jvm_plans import tasks_answer
 from commitlog.spark.source import StreamReader
 from commitlog.spark.task_reading import Task
@@ -58,7 +58,7 @@ class RealTimePlans:
 
         Raises what the planning of a micro-batch raises.
         """
-        reader, start = self._reader, json.loads(start_json)
+        reader, start = self._reader, parsed(start_json)
         watched = self._files()
         end = reader.latestOffset(start, ReadAllAvailable())
         index = reader.index
@@ -135,7 +135,7 @@ class RealTimePlans:
         query goes on after that, it reads the lanes that are `lost` once more from where the batch
         began, as there may be new messages at the offsets of those that were lost.
         """
-        base, planned = (StreamOffset.from_json(json.loads(question[name])) for name in ("base", "end"))
+        base, planned = (StreamOffset.from_json(parsed(question[name])) for name in ("base", "end"))
         ends = {topic: dict(lanes) for topic, lanes in planned.ends.items()}
         for topic, lanes in question["reached"].items():
             ends.setdefault(topic, {}).update({int(lane): offset for lane, offset in lanes.items()})

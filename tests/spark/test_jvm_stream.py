@@ -244,6 +244,18 @@ def test_an_idle_stream_follows_a_store_that_starts_again(spark: SparkSession, t
         wait_until(lambda: sink.values == [*numbered(10), b"later"], "the last message")
 
 
+def test_an_offset_that_is_no_json_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """As any offset of another source is: the planner answers, and does not die of it."""
+    store, checkpoint = small_store(tmp_path / "store", rows=10).path, tmp_path / "checkpoint"
+    drain(spark, store, checkpoint, Sink())
+    file = checkpoint / "offsets" / "0"
+    *lines, offset = file.read_text().splitlines()
+    file.write_text("\n".join([*lines, offset[:-1]]))
+    (checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    said = failure(lambda: drain(spark, store, checkpoint, Sink()))
+    assert "OptionError: the checkpoint holds an offset that is none of this source (JSONDecodeError" in said
+
+
 def test_a_planner_that_is_stopped_does_not_keep_its_query(spark: SparkSession, tmp_path: Path) -> None:
     """`stop` ends the query and the process, and the reader's name is free at once."""
     store, sink = small_store(tmp_path / "store", rows=10), Sink()
