@@ -145,12 +145,14 @@ class NotEnoughSharedMemory(CommitLogError):
 
 
 class NotEnoughThreads(CommitLogError, RuntimeError):
-    """The system gives this process no more threads, or the interpreter ends.
+    """The system gives no more threads or processes, or the interpreter ends.
 
     Callbacks, `await` and remote producers need a thread. This error is a RuntimeError as well,
     like Python's own error for a thread that does not start. If `add_callback` raises it, the
     message of that receipt is in the log.
     """
+
+    hint = "raise the limit of processes (ulimit -u, TasksMax, pids.max), or free memory"
 
 
 class UnsafePath(CommitLogError):
@@ -593,8 +595,8 @@ _REFUSALS = {*FAULT_BY_ERRNO, errno.EROFS, errno.EAGAIN} - {errno.ENOENT, errno.
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Says whether an error may pass: the system lacks space, descriptors or memory now."""
-    return isinstance(error, MemoryError) or getattr(error, "errno", None) in _REFUSALS
+    """Says whether an error may pass: the system lacks space, memory, or the like, now."""
+    return isinstance(error, MemoryError | NotEnoughThreads) or getattr(error, "errno", None) in _REFUSALS
 
 
 def shortage(error: BaseException) -> str:
@@ -614,6 +616,10 @@ def refusal(error: OSError, path: Path, doing: str) -> CommitLogError:
     place = error.filename or path
     if error.errno and error.errno in FAULT_BY_ERRNO and error.errno != errno.ENOENT:
         return disk_error(error.errno, f"{place}: {doing}", to_repeat=True)
+    if error.errno == errno.EAGAIN:
+        return NotEnoughThreads(
+            f"{place}: {doing}: the system gives no more processes or threads; {NotEnoughThreads.hint}"
+        )
     return StoreRefused(f"{place}: {error.strerror or error}; check the file system, its owner and permissions")
 
 

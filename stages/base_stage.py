@@ -25,9 +25,8 @@ from types import FrameType
 
 import numpy as np
 import numpy.typing as npt
-import zmq
 
-from commitlog.appending.wakeups import WakeupReceiver, WakeupSender, wake_readers
+from commitlog.appending.wakeups import WakeupReceiver, WakeupSender, new_context, wake_readers
 from commitlog.config import Config
 from commitlog.disk.file_channel import FileChannel
 from commitlog.disk.locks import is_running, poll, present_holder_of, stage_at, try_file, write_holder
@@ -102,7 +101,7 @@ class BaseStage(ABC):
         self.pool = Path(self.facts.pool.directory)
         self._pool_lock_fd = self._take_pool_lock()
         self.stage_row = control.stage_row(self.name)
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context = new_context()
         self._bell = WakeupReceiver(self.context, self.pool, self.name)
         self.stopping = False
         self._spin_until = self._hurry_until = self._followed_until = self._unrested_until = 0

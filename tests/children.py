@@ -39,8 +39,13 @@ def without_privileges(action: Callable[[], object]) -> str:
     """
 
     def act() -> object:
-        header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-        assert ctypes.CDLL(None).capset(header, nothing) == 0
+        drop_capabilities()
         return action()
 
     return in_child(act)
+
+
+def drop_capabilities() -> None:
+    """Takes all capabilities from this process, for ever."""
+    header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None).capset(header, nothing) == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import zmq
 
-from commitlog.appending.wakeups import FollowedSender
-from commitlog.disk.descriptors import are_free
+from commitlog.appending.wakeups import FollowedSender, new_context
+from commitlog.disk.descriptors import check_free
 from commitlog.errors import CommitLogError
 from commitlog.system.clock import SignalEvent
 from commitlog.system.threads import Background
@@ -48,11 +48,10 @@ class FollowedStore:
     def _tell(self) -> None:
         told: Path | None = None
         sender: FollowedSender | None = None
-        if not are_free(_DESCRIPTORS):
-            log.info("%s: too few descriptors to tell the stages that somebody follows", self._pool)
-            return
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context: zmq.Context[zmq.Socket[bytes]] | None = None
         try:
+            check_free(_DESCRIPTORS, "ZeroMQ")
+            context = new_context()
             while not self._closed.is_set():
                 if self._pool != told:
                     if sender is not None:
@@ -68,7 +67,8 @@ class FollowedStore:
         finally:
             if sender is not None:
                 sender.close()
-            context.destroy(linger=0)
+            if context is not None:
+                context.destroy(linger=0)
 
     def close(self) -> None:
         """Ends the thread. It may be called anywhere, and does not wait."""

@@ -2,8 +2,8 @@
 
 They carry hints only, so no error of a socket reaches a caller. The stages look for work without a
 wakeup too, and a thread that waits for a notice looks every millisecond. libzmq ends the process if
-it can't get the descriptors for a context, so a context is made only if enough descriptors are
-free.
+it can't get the descriptors or the threads for a context, so a context is made only if enough of
+both are free.
 
 A thread of its own makes each socket, and nobody waits for it. Python raises an exception from a
 signal handler in the main thread only. An exception of this kind may come while a socket is made.
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import zmq
 
-from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender
+from commitlog.appending.wakeups import NoticeSubscriber, WakeupSender, new_context
 from commitlog.disk.descriptors import are_free
 from commitlog.errors import NotEnoughThreads
 from commitlog.shm.control_region import ControlRegion
@@ -115,9 +115,9 @@ class Sockets:
                 if self._closed:
                     return
                 if self._context is None:
-                    self._context = zmq.Context()
+                    self._context = new_context()
                 make(self._context)
-        except zmq.ZMQError as error:
+        except (NotEnoughThreads, zmq.ZMQError) as error:
             log.info("%s: a socket can't be had: %s", self._pool, error)
         finally:
             self._being_made.discard(what)

@@ -31,6 +31,7 @@ from commitlog.errors import UnsafePath
 from commitlog.native import core
 from commitlog.shm.layout import Stage
 from commitlog.shm.memory_order import observe
+from commitlog.system.threads import check_startable
 
 WAKEUP = b"CLW1"
 FOLLOWED = b"CLF1"
@@ -43,6 +44,17 @@ _MAX_FRAME_BYTES = 64
 FLUSHED_NOTICES, REPLICATED_NOTICES = "notices", "replicated"
 """Names of the sockets for notices: of those from the flusher, and of those from the HAService."""
 _FRAMES_AT_ONCE = 1000
+_CONTEXT_THREADS = 4
+"""Twice what a context starts: those that were tried may still be ending then."""
+
+
+def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """A context for sockets. libzmq ends the process where it gets no thread for one.
+
+    Raises NotEnoughThreads.
+    """
+    check_startable(_CONTEXT_THREADS, "ZeroMQ")
+    return zmq.Context()
 
 
 def _address(directory: Path, name: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from commitlog.appending.wakeups import NoticeSubscriber
+from commitlog.appending.wakeups import NoticeSubscriber, new_context
 from commitlog.errors import CommitLogError
 from commitlog.system.clock import SYSTEM_CLOCK
 
@@ -110,7 +110,7 @@ class FlushNotices:
 
     def _listen(self) -> None:
         try:
-            with zmq.Context() as context:
+            with new_context() as context:
                 pool = self._next_pool()
                 while pool is not None:
                     self._listen_at(context, pool)

@@ -60,8 +60,7 @@ class Background:
         except RuntimeError as error:
             _BEGINNING.discard(self)
             raise NotEnoughThreads(
-                f"thread {name} was not started ({error}): raise the limit of processes (ulimit -u, TasksMax, pids.max), or "
-                f"free memory; where the program ends, do it before"
+                f"thread {name} was not started ({error}): {NotEnoughThreads.hint}; where the program ends, do it before"
             ) from None
         except BaseException:
             _BEGINNING.discard(self)
@@ -182,6 +181,14 @@ def are_startable(count: int) -> bool:
         for own in ended[:started]:
             own.acquire(timeout=_LOOK_SECONDS)
     return True
+
+
+def check_startable(count: int, doing: str) -> None:
+    """Raises NotEnoughThreads where `count` threads can't be had. `doing` says what takes them."""
+    if not are_startable(count):
+        raise NotEnoughThreads(
+            f"{doing} takes up to {count} threads, and the system gives fewer: {NotEnoughThreads.hint}"
+        )
 
 
 def _locked() -> _thread.LockType:

@@ -5,6 +5,7 @@ The environment says which stage, and how it is patched.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import importlib
@@ -125,6 +126,27 @@ def behind_an_orphan(kind: Any) -> Kind:
             return int(super()._take_lock())
 
     return Late
+
+
+def short_of_threads(kind: Any) -> Kind:
+    """A committer that gets no thread as long as the file `shortage` is there."""
+
+    class Short(kind):  # type: ignore[misc]
+        def __init__(self, path: Path) -> None:
+            if shortage(path).exists():
+                _thread.start_new_thread = _refuse
+            super().__init__(path)
+
+    return Short if kind.name == "committer" else cast(Kind, kind)
+
+
+def _refuse(*_: object) -> int:
+    raise RuntimeError("can't start new thread")
+
+
+def shortage(store: Path) -> Path:
+    """The file that says that there are no threads."""
+    return store.with_name(f"{store.name}.short")
 
 
 def mark(store: Path, what: Literal["launched", "waits"]) -> Path:

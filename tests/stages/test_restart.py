@@ -26,6 +26,7 @@ from commitlog.system.clock import SYSTEM_CLOCK
 from tests.crash.scene import pid_of
 from tests.fake_clock import SetClock
 from tests.faults.bench import bench
+from tests.faults.stage import shortage
 from tests.faults.supervisor import patched_stages
 from tests.nightly import with_nightly
 from tests.waiting import wait_until
@@ -211,6 +212,24 @@ def test_a_stage_that_can_not_be_started_now_is_started_later(tmp_path: Path) ->
         assert store.running
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
         wait_until(lambda: receipt.done("flushed"), "another committer")
+
+
+def test_a_stage_that_gets_no_threads_is_started_later(tmp_path: Path) -> None:
+    """libzmq would end it each time, and the store would give it up."""
+    config = {**SMALL, "supervisor": {"restarts_max": 2}}
+    with (
+        patched_stages("tests.faults.stage:short_of_threads"),
+        commitlog.Store.open(tmp_path / "store", config) as store,
+        store.producer() as producer,
+    ):
+        shortage(store.path).touch()
+        os.kill(pid_of(store.path, "committer"), signal.SIGKILL)
+        log, said = store.path / "logs" / "committer.log", "ZeroMQ takes up to 4 threads, and the system gives fewer"
+        wait_until(lambda: log.read_text().count(said) > 3, "more starts than there may be deaths")
+        receipt = producer.send("t", b"x")
+        shortage(store.path).unlink()
+        wait_until(lambda: receipt.done("flushed"), "another committer")
+        assert "the committer has to wait" in log_of(store)
 
 
 def test_a_stage_starts_without_its_log(tmp_path: Path) -> None:
