@@ -10,6 +10,7 @@ import typer
 from commitlog.cli.arguments import STORE_VARIABLE
 from commitlog.cli.end_signals import on_end_signal
 from commitlog.cli.output import only_says
+from commitlog.errors import ServingRefused
 from commitlog.system.clock import SignalEvent
 
 
@@ -66,7 +67,13 @@ def serve(
     )
     ended, manager = SignalEvent(), ServiceManager()
     on_end_signal(ended.set)
-    with Server(settings, processes) as server:
+    try:
+        server = Server(settings, processes, ended.is_set)
+    except ServingRefused:
+        if ended.is_set():
+            return
+        raise
+    with server:
         for name in settings.stores:
             typer.echo(str(server.address(name)))
         typer.echo("Ctrl-C ends it")

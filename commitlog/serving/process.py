@@ -32,6 +32,7 @@ from commitlog.serving.served_store import ServedStore
 from commitlog.serving.server_settings import ServerSettings, read_pem
 from commitlog.system.clock import SYSTEM_CLOCK
 from commitlog.system.process_title import set_process_title
+from commitlog.system.threads import check_startable
 from commitlog.text.lines import log_to
 
 LOOK_SECONDS = 1.0
@@ -41,6 +42,8 @@ CONNECTIONS_SECONDS = 0.25
 CONNECTIONS_SHARE = 300
 """At most this part of a core looks at connections: 0.3 %."""
 DESCRIPTORS = 1 << 16
+THREADS = 16
+"""What a server starts at once, and some more. gRPC hangs, or ends the process, without them."""
 END_SECONDS = 5.0
 """How long running calls may take to end with the server."""
 
@@ -83,6 +86,7 @@ def _started(settings: ServerSettings) -> tuple[Any, dict[str, ServedStore]]:
 
     from commitlog.serving.flight_server import FlightServer
 
+    check_startable(THREADS, "a server")
     stores = {name: ServedStore(name, Path(path)) for name, path in settings.stores.items()}
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     certificate = None

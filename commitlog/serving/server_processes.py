@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -30,6 +31,8 @@ from commitlog.serving.traffic import summed
 
 END_SECONDS = 15.0
 RESTART_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+"""How often who waits for a process looks whether the server is to end."""
 MEMORY_SHARE = 2
 """All processes together take at most this part of the machine's memory, or the container's."""
 LEAST_BYTES = 320 << 20
@@ -42,9 +45,12 @@ class Server:
     """A running server. `ports` are those of its processes. Raises ServingRefused.
 
     What clients have used is in the directory of each store, as far as this user may write there.
+    A start does not wait for a process any more once `is_ended` is true.
     """
 
-    def __init__(self, settings: ServerSettings, processes: int = 1) -> None:
+    def __init__(
+        self, settings: ServerSettings, processes: int = 1, is_ended: Callable[[], bool] = lambda: False
+    ) -> None:
         if settings.port + processes > 1 << 16:
             raise ServingRefused(f"port {settings.port}: {processes} processes need as many ports from there on")
         memory_bytes = max(memory_limit() // MEMORY_SHARE // processes, LEAST_BYTES)
@@ -56,7 +62,7 @@ class Server:
         try:
             for number in range(processes):
                 port = settings.port + number if settings.port else 0
-                self._processes.append(_Process(replace(settings, port=port), self._ending, self._show))
+                self._processes.append(_Process(replace(settings, port=port), self._ending, is_ended, self._show))
         except BaseException:
             self.close()
             raise
@@ -146,8 +152,15 @@ def _fact(line: bytes) -> dict[str, Any]:
 class _Process:
     """One process, and the thread that listens to it and starts it again."""
 
-    def __init__(self, settings: ServerSettings, ending: threading.Event, on_traffic: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        ending: threading.Event,
+        is_ended: Callable[[], bool],
+        on_traffic: Callable[[], None],
+    ) -> None:
         self._settings, self._ending, self._on_traffic = settings, ending, on_traffic
+        self._is_ended = is_ended
         self.traffic: dict[str, Any] = {}
         self.port = 0
         self._past: dict[str, Any] = {}
@@ -161,15 +174,25 @@ class _Process:
         command = [sys.executable, "-P", "-m", "commitlog.serving.process_start"]
         quiet = {"GRPC_VERBOSITY": "NONE", **os.environ}  # a line for each handshake that fails, else
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=quiet)
-        assert self._process.stdout is not None
         self._tell(arrow_variables(self._settings.memory_bytes))
         self._tell(asdict(replace(self._settings, port=port)))
-        answer = _fact(self._process.stdout.readline()) or {"refused": "the server has failed; its log says how"}
+        answer = self._first_answer() or {"refused": "the server has failed; its log says how"}
         if "refused" in answer:
             self.end()
             self._wait_for_end()
             raise ServingRefused(answer["refused"])
         self.port = answer["port"]
+
+    def _first_answer(self) -> dict[str, Any]:
+        """Its first line; {} if it has ended. If it hangs, the end of the server kills it."""
+        assert self._process.stdout is not None
+        waiting = select.poll()
+        waiting.register(self._process.stdout, select.POLLIN)
+        while not waiting.poll(_LOOK_SECONDS * 1000):
+            if self._ending.is_set() or self._is_ended():
+                self._process.kill()
+                return {"refused": "the server was ended before it listened"}
+        return _fact(self._process.stdout.readline())
 
     def _keep(self) -> None:
         is_there = True

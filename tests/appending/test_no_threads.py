@@ -6,30 +6,18 @@ libzmq ends the process if it can't start its threads.
 from __future__ import annotations
 
 import logging
-import os
-import resource
 from pathlib import Path
 
 import pytest
 
 import commitlog
 from tests.another_user import as_root
-from tests.children import drop_capabilities, in_child
+from tests.children import in_child, may_have
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("shm_root")
 
 _CONFIG = {"store": {"segment_bytes": 1 << 16}}
-
-
-def may_have(threads: int) -> None:
-    """Has this process count for a user of its own, who may have so many threads.
-
-    Its files stay root's.
-    """
-    os.setresuid(1_000_000 + os.getpid(), -1, -1)
-    resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
-    drop_capabilities()
 
 
 @as_root

@@ -16,7 +16,11 @@ import pytest
 
 from commitlog.errors import ServerUnavailable
 from commitlog.planning.address import parse_address
+from commitlog.serving.server_processes import Server
+from commitlog.serving.server_settings import ServerSettings
+from tests.another_user import as_root
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.children import in_child, may_have
 from tests.serving.asking import address_of, ask, client_of, server_of
 from tests.serving.test_limits import endless, large  # noqa: F401  # a fixture
 from tests.waiting import wait_until
@@ -48,6 +52,47 @@ def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
         finally:
             process.terminate()
             process.wait(60)
+
+
+HANGS = """
+import sys, time
+if "commitlog.serving.process_start" in sys.orig_argv:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_hangs_is_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    """The process that does not come to listen is gone, too."""
+    store = small_store(tmp_path / "store", rows=1).path
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with subprocess.Popen(
+        [sys.executable, "-m", "commitlog.cli", "serve", str(store), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+    ) as serve:
+        (hanging,) = wait_until(lambda: processes_of(serve.pid), "its process")
+        serve.send_signal(number)
+        said, _ = serve.communicate(timeout=60)
+    assert (serve.returncode, said) == (0, b"")
+    wait_until(lambda: not hanging.is_running(), "no process is left")
+
+
+@as_root
+def test_a_server_that_gets_no_threads_says_so(tmp_path: Path) -> None:
+    """With a few threads gRPC waits for ever for others, or ends the process."""
+    settings = ServerSettings({"store": str(small_store(tmp_path / "store", rows=1).path)}, "127.0.0.1", 0)
+
+    def serve() -> None:
+        may_have(threads=8)
+        with Server(settings):
+            pass
+
+    said = in_child(serve)
+    assert said.startswith(
+        "ServingRefused: a server takes up to 16 threads, and the system gives fewer: raise the limit"
+    )
 
 
 def test_a_server_that_is_killed_in_the_middle_of_a_stream(large: HandMadeStore) -> None:  # noqa: F811
