@@ -275,6 +275,8 @@ def main() -> None:
                 _say({"prepared": True})
             else:
                 _say(alone.run_pass())
+    except CommitLogError as error:
+        sys.exit(f"commitlog.stages.alone: {error}")
     finally:
         alone.close()
 

@@ -27,6 +27,7 @@ from commitlog.errors import (
     IllegalArgument,
     IllegalTopic,
     NotEnoughMemory,
+    NotEnoughThreads,
     OptionError,
     SchemaError,
     is_refusal,
@@ -161,6 +162,10 @@ def _run_command() -> None:
         _give_up(read_error(error, error.filename))  # damage of the store
     except MemoryError as error:
         _give_up(error, NotEnoughMemory.hint)
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":  # Python has no error of its own for it
+            raise
+        _give_up(NotEnoughThreads(f"the system gives no more threads; {NotEnoughThreads.hint}"))
 
 
 def _give_up(error: Exception, message: str = "") -> None:

@@ -48,7 +48,10 @@ def test_each_command_that_writes_names_what_it_writes(tmp_path: Path, monkeypat
                 assert "by itself" not in said, said
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files", "a file"), MemoryError()])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EMFILE, "Too many open files", "a file"), MemoryError(), RuntimeError("can't start new thread")],
+)
 def test_a_command_that_the_system_gives_nothing_more(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any look may fail so, and shows no traceback."""
 
