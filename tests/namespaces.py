@@ -19,7 +19,7 @@ import pytest
 from tests.children import in_child
 
 CLONE_NEWTIME, CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x80, 0x20000, 0x4000000, 0x10000000
-MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+MS_RDONLY, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x8, 0x20, 0x1000, 0x4000, 0x40000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -42,11 +42,19 @@ def with_tmpfs(place: Path, size: int, action: Callable[[], None]) -> None:
 
 def read_only(place: Path, action: Callable[[], None]) -> None:
     """Runs the action in a child where nothing below `place` can be written."""
+    _mounted(place, MS_RDONLY, action)
 
+
+def without_programs(place: Path, action: Callable[[], None]) -> None:
+    """Runs the action in a child where no program below `place` can be started."""
+    _mounted(place, MS_NOEXEC, action)
+
+
+def _mounted(place: Path, how: int, action: Callable[[], None]) -> None:
     def act() -> None:
         name = os.fsencode(place)
         _call("mount", name, name, None, MS_BIND, None)
-        _call("mount", None, name, None, MS_REMOUNT | MS_BIND | MS_RDONLY, None)
+        _call("mount", None, name, None, MS_REMOUNT | MS_BIND | how, None)
         action()
 
     _with_own_mounts(act)

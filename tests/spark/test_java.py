@@ -15,6 +15,7 @@ import pytest
 
 from commitlog.errors import CommitLogError, JavaNotFound
 from commitlog.spark.launching import java
+from tests.namespaces import without_programs
 from tests.spark_session import path_without_java
 
 FAKE = """\
@@ -150,6 +151,22 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "temporary" / f"commitlog-{os.getuid()}").chmod(0o777)
     with pytest.raises(JavaNotFound, match="XDG_CACHE_HOME"):
         java.cache_directory({"HOME": "/proc/nowhere"})
+
+
+def test_the_cache_is_where_scripts_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in a home that is mounted noexec: Spark would find no Java there."""
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.mkdir()
+
+    def look() -> None:
+        assert java.cache_directory({"XDG_CACHE_HOME": str(home)}).parent == temporary
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: str(home))
+        with pytest.raises(JavaNotFound, match="from which programs may be started"):
+            java.cache_directory({"XDG_CACHE_HOME": str(home)})
+        assert java.cache_directory({"XDG_CACHE_HOME": str(home)}, has_scripts=False).parent == home
+
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(temporary))
+    without_programs(home, look)
 
 
 @pytest.mark.nightly  # daily it is README's examples that run so: tests/test_wheel.py

@@ -47,7 +47,7 @@ def built_jar(runtime: Path, version: int, spark: Path) -> Path:
     try:
         found = find_jar(version, spark)
         if found is None:
-            found = cache_directory() / _name(version, spark)
+            found = cache_directory(has_scripts=False) / _name(version, spark)
             DISK.replace_file(found, compiled_jar(runtime, spark))
     except (OSError, JavaNotFound) as error:
         raise JarNotUsable(f"the jar for Spark's JVM can't be kept: {error}") from error

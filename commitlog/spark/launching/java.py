@@ -145,17 +145,21 @@ def write_script(script: Path, text: str) -> bool:
     return True
 
 
-def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """A directory that only this user can write to. Raises JavaNotFound if there is none.
+def cache_directory(environment: Mapping[str, str] = os.environ, *, has_scripts: bool = True) -> Path:
+    """A directory that only this user can write to, and, if it has scripts, may start programs of.
 
-    If the user's home can't be used, it is below the temporary directory.
+    If the user's home can't be used, it is below the temporary directory. Raises JavaNotFound if
+    there is none.
     """
     candidates = _cache_candidates(environment)
     for directory in candidates:
-        if directory.is_absolute() and _make_private(directory):
+        if directory.is_absolute() and _make_private(directory) and (_starts_programs(directory) or not has_scripts):
             return directory
     tried = " or ".join(str(directory) for directory in candidates)
-    raise JavaNotFound(f"no private place for a Java launcher in {tried}: set XDG_CACHE_HOME to a directory of yours")
+    raise JavaNotFound(
+        f"no private place for a Java launcher in {tried}: set XDG_CACHE_HOME to a directory of yours, from which programs "
+        f"may be started"
+    )
 
 
 def private_directories() -> Iterator[Path]:
@@ -179,6 +183,11 @@ def _make_private(directory: Path) -> bool:
     with contextlib.suppress(OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return _is_private(directory) and os.access(directory, os.W_OK | os.X_OK)
+
+
+def _starts_programs(directory: Path) -> bool:
+    """Whether a program there can be started: the file system of a home may forbid it (noexec)."""
+    return not os.statvfs(directory).f_flag & os.ST_NOEXEC
 
 
 def _is_private(directory: Path) -> bool:
