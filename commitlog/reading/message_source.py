@@ -90,6 +90,9 @@ class KeptPosition(Protocol):
         can't be written.
         """
 
+    def check(self) -> None:
+        """Raises what has taken the name away for good: ReaderInUse, ReaderError, AccessDenied."""
+
     def let_go(self) -> None:
         """Gives the name back. A second call does nothing, and none does so in a forked child."""
 

@@ -195,11 +195,15 @@ class ReaderPosition:
     # ---- what is given out ----------------------------------------------------------------------
 
     def asked(self) -> None:
-        """Notes that the user asks for more. So all messages that were given out are done."""
+        """Notes that the user asks for more. So all messages that were given out are done.
+
+        Raises what has taken the name away: somebody else may be reading the same messages.
+        """
         self._no_child()
         self._last_is_done()
         if self._every_ns is not None:
             self._commit_if_due(self._every_ns)
+        self._kept.check()
 
     def ended(self) -> None:
         """Notes that the user has asked for more and there are no more messages.

@@ -78,6 +78,9 @@ class StoredPosition:
         except OSError as error:
             raise unwritable(self.name, self._readers, error) from error
 
+    def check(self) -> None:
+        """Nobody can take a name whose lock this process holds."""
+
     def let_go(self) -> None:
         self._let_go()
         if self._index is not None:

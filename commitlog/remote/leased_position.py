@@ -82,7 +82,6 @@ class LeasedPosition:
         self._lease.move(wanted, epoch)
 
     def check(self) -> None:
-        """Raises what has ended the lease for good: ReaderInUse, ReaderError, AccessDenied."""
         if self._lease.error is not None:
             raise self._lease.error.with_traceback(None)
 

@@ -56,7 +56,6 @@ class ServedMessages:
         self._topics = None if wanted.topics is None else tuple(sorted(wanted.topics))
         self.index = RemoteIndex(address, cast(Isolation, wanted.isolation), self._topics)
         self.index.refresh()
-        self._kept: LeasedPosition | None = None
         self._fetching: Fetching | None = None
         self._taken: deque[Records | Merged] = deque()
         """What was read, and is not made into messages yet."""
@@ -79,8 +78,7 @@ class ServedMessages:
                 f"name={name!r}: by URL a position needs flushed messages, because a power loss may take others: leave "
                 "isolation out"
             )
-        self._kept = LeasedPosition(self.index, name)
-        return self._kept
+        return LeasedPosition(self.index, name)
 
     def look(self) -> None:
         wanted = self._wanted
@@ -161,8 +159,6 @@ class ServedMessages:
                 f"{self.path}: this reader was made before a fork, by the parent process: make one in the child, which must "
                 "be started by multiprocessing's method spawn or forkserver"
             )
-        if self._kept is not None:
-            self._kept.check()
         assert self._fetching is not None
         try:
             found = self._fetching.take()

@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -267,6 +267,30 @@ def test_a_name_that_was_lost(
             other.close()
     assert len(found) == 10
     assert what == "removed" or position(store) == before
+
+
+DOORS: dict[str, Callable[[Reader], Iterator[Any]]] = {
+    "next": iter,
+    "batches": lambda reader: reader.batches(10),
+    "arrow_batches": lambda reader: reader.arrow_batches(),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_reader_that_commits_by_itself_hears_that_its_name_was_lost(
+    store: HandMadeStore, server: Server, url: str, door: str
+) -> None:
+    """It gives out nothing more of what it has read ahead: somebody else may read that, too."""
+    with billing(url, follow=True, auto_commit_seconds=0) as reader:
+        given = DOORS[door](reader)
+        next(given)
+        next(given)
+        kill_process(server)
+        with current_index(StoreView(store.path)) as index:
+            seek(index, "billing", "earliest")
+        with pytest.raises(ReaderError, match="moved or removed it"):
+            next(given)
+    assert position(store) == {"orders": {0: 0, 1: 0}}
 
 
 def test_the_lease_is_renewed(store: HandMadeStore, server: Server, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
