@@ -69,7 +69,7 @@ class Progress:
     def __post_init__(self) -> None:
         self._now = ForwarderStatistics(self.settings.name, self.settings.url, os.getpid())
         self._name: HeldReaderName | None = None
-        self._complaint = ""
+        self._complaint = self._unseen = ""
         self._positions: Mapping[str, Mapping[int, int]] | None = None
         if not self.source.one_log:
             self._name = HeldReaderName(self.settings.store, self.settings.name, self.clock, FORWARD)
@@ -185,8 +185,13 @@ class Progress:
         self._now = replace(self._behind(), updated_ms=self.clock.wall_ms())
         try:
             write_forwarder(self._directory, self._shown())
-        except OSError as error:
-            log.warning("%s: %s; what the forwarder does can't be seen there", error.filename, error.strerror)
+        except OSError as error:  # of a write it names no file
+            why = f"{self._directory.forwarders_directory}: {error.strerror}"
+            if why != self._unseen:
+                log.warning("%s; what the forwarder does can't be seen there", why)
+            self._unseen = why
+        else:
+            self._unseen = ""
 
     def _shown(self) -> ForwarderStatistics:
         """What the file says: a session that gets no answer is not over for a long time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import commitlog
 from commitlog.disk.forwarder_files import forwarders
 from commitlog.disk.store_directory import StoreDirectory
+from commitlog.forwarding import progress as progress_module
 from commitlog.forwarding.forward_settings import settings_of
 from commitlog.forwarding.kafka_positions import Positions, TopicPosition
 from commitlog.forwarding.progress import Progress, Sent
@@ -17,6 +20,7 @@ from commitlog.forwarding.store_source import Source
 from commitlog.system.clock import SYSTEM_CLOCK
 from tests.builders.hand_made import small_store
 from tests.fake_clock import SetClock
+from tests.faults.channel import FaultsDirectory, FaultyChannel, Rule
 from tests.waiting import wait_until
 
 
@@ -104,3 +108,26 @@ def test_what_came_while_it_ran_gets_older(tmp_path: Path, monkeypatch: pytest.M
         source.close()
     assert shown.behind_messages == 3
     assert shown.behind_ms >= 40_000
+
+
+def test_a_full_disk_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was told each second, and named the file "None"."""
+    clock, store = SetClock(), small_store(tmp_path / "store", rows=3, lanes=1, topics=("orders",))
+    faults, channel = FaultsDirectory(store.path), FaultyChannel(store.path)
+    monkeypatch.setattr(progress_module, "StoreDirectory", partial(StoreDirectory, channel=channel))
+    source = Source(str(store.path), accept_loss=False)
+    progress = Progress(settings_of(store.path, "kafka://one"), source, clock, lambda: "")
+    for full in (True, False, True):
+        faults.set(*[Rule("pwrite", "/forwarders/", errno.ENOSPC)] * full)
+        for _ in range(3):
+            clock.pass_seconds(1)
+            progress.write()
+    faults.clear()
+    progress.close()
+    source.close()
+    assert (
+        caplog.messages
+        == [f"{store.path / 'forwarders'}: No space left on device; what the forwarder does can't be seen there"] * 2
+    )
