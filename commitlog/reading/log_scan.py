@@ -241,6 +241,7 @@ class LogScan:
         """
         mapped, size = self.segments.map(start), self.segments.size
         budget = _DOUBLE_CHECKS * size
+        read_ahead(mapped, likely, likely + BLANK_BYTES)
         if likely > after and self._is_good(start, likely):
             return likely
         view = np.frombuffer(mapped, np.uint8)

@@ -5,8 +5,10 @@ What is accepted and not committed yet is in no file. It is read from the lane's
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 
+from commitlog.disk.mapped_file import read_ahead
 from commitlog.disk.mapped_file_queue import MappedFileQueue
 from commitlog.errors import CorruptRecord, DamagedFile
 from commitlog.reading.accepted_bytes import AcceptedBytes
@@ -156,7 +158,10 @@ class ReadableLog:
             raise DamagedFile(f"{path}: missing, `commitlog verify` says more") from error
 
     def goes_on(self, limit: int) -> bool:
-        """Whether a lane of a killed store has something behind the part that may be read."""
+        """Whether a lane of a killed store has something behind the part that may be read.
+
+        What the disk can't read there is something, too: a start looks at it, and names it.
+        """
         if self.view.limits(self.lane).stopped_properly:
             return False
         segments = MappedFileQueue(self.lane_directory.commitlog, self.view.segment_bytes, self.view.channel)
@@ -164,9 +169,18 @@ class ReadableLog:
         begin = segment_start(where, segments.size)
         looks = [(begin, where - begin), (begin + segments.size, 0)]
         try:
-            return any(any(segments.map(start)[at : at + _REST_BYTES]) for start, at in looks if start in segments)
+            return any(_has_bytes(segments.map(start), at) for start, at in looks if start in segments)
         except FileNotFoundError:
             return False  # somebody has started the store since, and retention deletes
+
+
+def _has_bytes(mapped: mmap.mmap, at: int) -> bool:
+    """Whether a segment has a byte soon behind `at` that is not zero, or can't be read."""
+    try:
+        read_ahead(mapped, at, at + _REST_BYTES)
+    except OSError:
+        return True
+    return any(mapped[at : at + _REST_BYTES])
 
 
 class RetentionWasQuicker(Exception):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from commitlog.disk.mapped_file import read_ahead
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, CorruptRecord, DamagedFile
 from commitlog.reading.log_walk import RecentSegments, walk
-from commitlog.record.scan import scan
+from commitlog.record.record_layout import BLANK_BYTES, size_and_magic
+from commitlog.record.scan import LARGEST_BYTES, scan
 
 UNKNOWN = 1 << 62
 """Timestamp of a segment whose messages can't be read.
@@ -61,7 +63,10 @@ class SegmentAges:
         return RecentSegments(self.directory.lane_directory(lane), self._size, self.directory.channel)
 
     def _first_in(self, lane: int, start: int) -> int:
-        table = scan(self._segments(lane).open(start), 0, self._size, start, lane, check_crc=False, max_records=1)
+        segment = self._segments(lane).open(start)
+        read_ahead(segment, 0, BLANK_BYTES)
+        read_ahead(segment, 0, min(size_and_magic(segment)[0], LARGEST_BYTES) + BLANK_BYTES)
+        table = scan(segment, 0, self._size, start, lane, check_crc=False, max_records=1)
         return int(table.store_timestamps[0]) if len(table) else 0
 
     def _last_in(self, lane: int, start: int, end: int) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 import commitlog
 from commitlog.disk.file_channel import DISK, FileChannel
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, ReadingWarning
 from tests.builders.hand_made import small_store
 from tests.children import in_child
 from tests.command_line import run
@@ -34,13 +34,18 @@ def _honest_kernel(tmp_path: Path) -> None:
     pytest.skip("this machine does not read pages ahead when it is asked to")
 
 
-def cut(fd: int, length: int) -> mmap.mmap:
-    """Maps a file; of the segment at 8,192 the second page is gone then."""
+def cut(fd: int, length: int, keeps: int = mmap.PAGESIZE) -> mmap.mmap:
+    """Maps a file; of the segment at 8,192 all pages behind the first one are gone then."""
     mapped = FileChannel.map_read(DISK, fd, length)
     path = os.readlink(f"/proc/self/fd/{fd}")
     if path.endswith("/commitlog/00000000000000008192"):
-        os.truncate(path, mmap.PAGESIZE)
+        os.truncate(path, keeps)
     return mapped
+
+
+def cut_all(fd: int, length: int) -> mmap.mmap:
+    """The same; its first page is gone, too."""
+    return cut(fd, length, 0)
 
 
 def read_messages(path: Path) -> None:
@@ -88,3 +93,30 @@ def test_a_page_that_can_not_be_read(
     assert "DiskInputOutput" in said
     assert f"{path}/lanes/" in said
     assert "/commitlog/00000000000000008192: " in said
+
+
+def test_what_can_not_be_read_behind_the_end_of_a_killed_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps nobody from the messages before: `stat` and readers look whether there is more."""
+    store = small_store(tmp_path / "store", lanes=1)
+    lane = store.lane(0)
+    known = [record for record in lane.records if record.physical_offset < store.segment_bytes]
+    lane.publish(flushed=store.segment_bytes, is_drained=False)
+
+    def look() -> str:
+        monkeypatch.setattr(DISK, "map_read", cut)
+        with pytest.warns(ReadingWarning, match="not stopped properly"), commitlog.Reader(store.path) as reader:
+            assert len(list(reader)) == len(known)
+        return f"{run('stat', str(store.path)).returncode}"
+
+    assert in_child(look) == "3"
+
+
+def test_a_segment_whose_age_can_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`trim` looks at the first message of each segment, before it asks."""
+    path = small_store(tmp_path / "store").path
+
+    def look() -> str:
+        monkeypatch.setattr(DISK, "map_read", cut_all)
+        return run("trim", path, "--before", "2024-01-01").stdout.decode()
+
+    assert "Delete them?" in in_child(look)
