@@ -91,18 +91,34 @@ def test_programs(page: Path, name: str, tmp_path: Path) -> None:
 @patient
 @pytest.mark.parametrize("page", named([page for page in HOW_TOS if uses_spark(page)]))
 def test_examples_with_spark(page: Path, spark: SparkSession, tmp_path: Path) -> None:
-    """The examples run in the session of the tests, which `commitlog.spark.session` returns.
+    """The examples run in the session of the tests, which `commitlog.spark.session` returns."""
+    assert said_in_session(page, tmp_path) == examples(page)[1]
 
-    Spark's JVM is in another directory, so paths are absolute here.
+
+@patient
+def test_examples_of_readme(spark: SparkSession, tmp_path: Path) -> None:
+    """All of them in order: two print the message that the first one sends.
+
+    At night tests/test_wheel.py runs them with an installed wheel.
     """
-    (program, printed), said = examples(page), io.StringIO()
-    program = re.sub(r"""(["'])(data/|checkpoint\b)""", rf"\1{tmp_path}/\2", program)  # Python's quotes and SQL's
+    assert said_in_session(ROOT / "README.md", tmp_path).count("one apple") == 2
+
+
+def said_in_session(page: Path, directory: Path) -> str:
+    """What a page's examples print that run in the session of the tests.
+
+    Spark's JVM is in another directory, so paths are absolute here. It keeps a catalog as long as
+    its session, so each page has one of its own name.
+    """
+    program, said = examples(page)[0], io.StringIO()
+    program = re.sub(r"(catalog\.|FROM )log\b", rf"\1log_of_{page.stem.replace('-', '_')}", program)
+    program = re.sub(r"""(["'])(data/|checkpoint\b)""", rf"\1{directory}/\2", program)  # Python's quotes and SQL's
     with contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that session lacks what a user's has
         names: dict[str, object] = {}
         exec(compile(program, str(page), "exec"), names)
         names.clear()  # Spark keeps functions of foreachBatch, and they keep the names
-    assert said.getvalue() == printed
+    return said.getvalue()
 
 
 def command_lines() -> Iterator[tuple[str, str]]:

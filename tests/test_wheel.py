@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 
 import commitlog
 from tests.builders.package_tree import CRATE
+from tests.nightly import with_nightly
 from tests.programs import PATIENT_SECONDS, patient
 from tests.spark_session import path_without_java
 
@@ -131,7 +132,7 @@ def crate_files() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in (*files, CRATE / ".cargo" / "config.toml")}
 
 
-@pytest.mark.parametrize("which", ["wheel", "plain_wheel"])
+@pytest.mark.parametrize("which", with_nightly(["wheel"], ["plain_wheel"]))
 def test_contents(which: str, request: pytest.FixtureRequest) -> None:
     """Every module and marker of the two import names, the licence, and nothing else.
 
@@ -343,6 +344,7 @@ def test_command(environment: Path, tmp_path: Path) -> None:
     assert all(Path(path).is_relative_to(environment) for path in said.split()), "the checkout came in"
 
 
+@pytest.mark.nightly
 @patient
 @pytest.mark.usefixtures("quick_java")
 def test_examples_of_readme(environment: Path, tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
-"""Every test begins with no segment mapped, as a new worker does."""
+"""Every test begins with no segment mapped, as a new worker does. Tests of damage share a JVM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.spark.fuzzed_reads import JavaReads
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +25,12 @@ def no_segments_mapped(shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(process_memory, "_settled", True)
     yield
     SEGMENTS.clear()
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaReads]:
+    """The worker's one JVM without Spark: to compile and to start it costs as much as 400 cases."""
+    from tests.spark.fuzzed_reads import java_reads
+
+    with java_reads(tmp_path_factory.mktemp("classes")) as started:
+        yield started

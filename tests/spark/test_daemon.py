@@ -15,6 +15,7 @@ from typing import IO
 
 import pytest
 
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +121,7 @@ def test_workers_of_tasks(directory: Path, question: bytes) -> None:
     assert said_by_a_worker_let_go("commitlog.spark.launching.daemon", directory, "sys", question) == ""
 
 
-@pytest.mark.parametrize("question", [LAST, MORE])
+@pytest.mark.parametrize("question", with_nightly([MORE], [LAST]))
 @pytest.mark.parametrize("imported", OURS)
 def test_workers_of_sparks_own_daemon(directory: Path, imported: str, question: bytes) -> None:
     assert said_by_a_worker_let_go("pyspark.daemon", directory, imported, question) == ""
@@ -132,7 +133,11 @@ def test_pyspark_is_not_quiet_by_itself(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("daemon", "imported"), [("commitlog.spark.launching.daemon", "sys"), *(("pyspark.daemon", one) for one in OURS)]
+    ("daemon", "imported"),
+    with_nightly(
+        [("commitlog.spark.launching.daemon", "sys"), ("pyspark.daemon", OURS[1])],
+        [("pyspark.daemon", OURS[0]), ("pyspark.daemon", OURS[2])],
+    ),
 )
 def test_tasks_over_tcp_are_acknowledged_at_once(directory: Path, daemon: str, imported: str) -> None:
     """Every task from the second one on is acknowledged at once.
@@ -143,6 +148,7 @@ def test_tasks_over_tcp_are_acknowledged_at_once(directory: Path, daemon: str, i
     assert how_tasks_are_acknowledged(daemon, directory, imported, tasks=20)[1:] == [b"at once"] * 19
 
 
+@pytest.mark.nightly
 def test_pyspark_delays_them_by_itself(directory: Path) -> None:
     """When this fails, `improve_workers` need not do it. After a pause they are not delayed."""
     assert b"delayed" in how_tasks_are_acknowledged("pyspark.daemon", directory, "sys", tasks=300)

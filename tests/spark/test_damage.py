@@ -251,6 +251,7 @@ def _make_killed(store: HandMadeStore, dispatched: int) -> None:
     PositionsFile(store.directory.lane_directory(3), "", DISK).store(positions)
 
 
+@by_url_nightly
 @pytest.mark.parametrize("dispatched", [0, 100, 200])
 @pytest.mark.parametrize("numbers", [range(121, 128), range(121, 200), range(3)], ids=str)
 def test_a_hole_in_a_store_that_was_killed(

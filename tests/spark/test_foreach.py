@@ -19,7 +19,7 @@ import commitlog
 import commitlog.spark
 from commitlog.errors import IllegalTopic, OptionError, StoreNotFound
 from tests.builders.hand_made import HandMadeStore, small_store
-from tests.nightly import by_url_nightly
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import place_of
 from tests.spark.jvm_frames import children, error_line
 from tests.waiting import wait_until
@@ -140,49 +140,56 @@ def test_each_start_of_a_query_has_a_function_of_its_own(
     end_processes(spark)
 
 
-def test_what_a_function_raises_ends_the_query_by_name(
-    spark: SparkSession, store: HandMadeStore, tmp_path: Path
-) -> None:
-    """With the function's own words. Its process may also end, or its module be missing."""
+def refuses(batch: pa.RecordBatch) -> None:
+    raise LookupError(f"no place for {batch.num_rows > 0}")
 
-    def refuses(batch: pa.RecordBatch) -> None:
-        raise LookupError(f"no place for {batch.num_rows > 0}")
 
-    def ends(batch: pa.RecordBatch) -> None:
-        os._exit(3)
+def ends(batch: pa.RecordBatch) -> None:
+    os._exit(3)
 
-    def fails_to_flush() -> Callable[[Any], None]:
-        class Full:
-            def __call__(self, batch: pa.RecordBatch) -> None:
-                print("not for Spark's JVM", batch.num_rows)
 
-            def flush(self) -> None:
-                raise OSError("the last rows have no place")
+class FailsToFlush:
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        print("not for Spark's JVM", batch.num_rows)
 
-        return Full()
+    def flush(self) -> None:
+        raise OSError("the last rows have no place")
 
-    def leaves(batch: pa.RecordBatch) -> None:
-        sys.exit("no more rows")
 
-    async def waits(batch: pa.RecordBatch) -> None:
-        pass
+def leaves(batch: pa.RecordBatch) -> None:
+    sys.exit("no more rows")
 
-    def yields(batch: pa.RecordBatch) -> Iterator[int]:
-        yield batch.num_rows
 
-    what = "FunctionFailed: the Python function that rows are handed to: "
-    for number, (function, words) in enumerate(
+async def waits(batch: pa.RecordBatch) -> None:
+    pass
+
+
+def yields(batch: pa.RecordBatch) -> Iterator[int]:
+    yield batch.num_rows
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    with_nightly(
         [
             (refuses, "LookupError: no place for True"),
             (ends, "its process ended without an answer"),
+            (FailsToFlush(), "OSError: the last rows have no place"),
+        ],
+        [
             (leaves, "SystemExit: no more rows"),
             (waits, "TypeError: it returned a coroutine, which nobody runs"),
             (yields, "TypeError: it returned a generator, which nobody runs"),
-            (fails_to_flush(), "OSError: the last rows have no place"),
-        ]
-    ):
-        told = failure(commitlog.spark.foreach(orders(spark, store.path), function), tmp_path / f"checkpoint-{number}")
-        assert told.startswith(what + words)
+        ],
+    ),
+    ids=["refuses", "ends", "fails to flush", "leaves", "waits", "yields"],
+)
+def test_what_a_function_raises_ends_the_query_by_name(
+    spark: SparkSession, store: HandMadeStore, tmp_path: Path, function: Callable[[Any], Any], words: str
+) -> None:
+    """With the function's own words. Its process may also end."""
+    told = failure(commitlog.spark.foreach(orders(spark, store.path), function), tmp_path / "checkpoint")
+    assert told.startswith(f"FunctionFailed: the Python function that rows are handed to: {words}")
     wait_until(lambda: not children(spark, MODULE), "the processes to end")
 
 
@@ -216,6 +223,7 @@ def test_a_killed_process_loses_no_row(spark: SparkSession, store: HandMadeStore
     end_processes(spark)
 
 
+@pytest.mark.nightly
 def test_a_child_that_outlives_its_process_is_not_waited_for(
     spark: SparkSession, store: HandMadeStore, tmp_path: Path
 ) -> None:
@@ -254,7 +262,7 @@ def test_a_forked_child_that_returns_takes_no_rows(spark: SparkSession, store: H
             os.wait()
             noting(batch)
 
-    by_batch = orders(spark, store.path, maxOffsetsPerTrigger=20)
+    by_batch = orders(spark, store.path, maxOffsetsPerTrigger=50)
     run(commitlog.spark.foreach(by_batch, function), tmp_path / "checkpoint")
     assert noted_rows(lines) == {f"{lane} {offset}": 1 for lane in range(2) for offset in range(100)}
     assert len(list(lines.iterdir())) == 1

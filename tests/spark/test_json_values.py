@@ -22,7 +22,7 @@ from commitlog.schemas.row_lines import lines_of
 from commitlog.spark.source import CommitLogDataSource
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.json_values import ALIKE, SCHEMA, SHAPES, SHAPES_SCHEMA, STRICTER, TIMES
-from tests.nightly import by_url_nightly
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import place_of
 
 if TYPE_CHECKING:
@@ -60,18 +60,21 @@ def test_rows_are_those_of_from_json(tmp_path: Path, spark_session: SparkSession
     assert {row["_offset"] for row in kept.collect()}.isdisjoint({2, len(ALIKE)})
 
 
+@pytest.mark.nightly
 @by_url_nightly
 @pytest.mark.parametrize(
     ("schema", "values", "shown"),
-    [
-        (
-            "t TIMESTAMP, n TIMESTAMP_NTZ, d DATE, _corrupt_record STRING",
-            [json.dumps({"t": time, "n": time, "d": time}).encode() for time in TIMES],
-            "unix_micros(t), unix_micros(CAST(n AS TIMESTAMP)), unix_date(d), _corrupt_record",
-        ),
-        (SHAPES_SCHEMA, SHAPES, "to_json(struct(*))"),
-    ],
-    ids=["times", "shapes"],
+    with_nightly(
+        [(SHAPES_SCHEMA, SHAPES, "to_json(struct(*))")],
+        [
+            (
+                "t TIMESTAMP, n TIMESTAMP_NTZ, d DATE, _corrupt_record STRING",
+                [json.dumps({"t": time, "n": time, "d": time}).encode() for time in TIMES],
+                "unix_micros(t), unix_micros(CAST(n AS TIMESTAMP)), unix_date(d), _corrupt_record",
+            )
+        ],
+    ),
+    ids=["shapes", "times"],
 )
 def test_columns_are_those_of_from_json(
     tmp_path: Path, spark_session: SparkSession, schema: str, values: list[bytes], shown: str
@@ -132,6 +135,7 @@ JSON = st.one_of(
 )
 
 
+@pytest.mark.nightly
 @by_url_nightly
 @given(values=st.lists(JSON, min_size=1, max_size=80))
 def test_a_value_never_changes_the_rows_of_others(
@@ -211,6 +215,7 @@ def lines(store: HandMadeStore, start: int, end: int, schema: pa.Schema) -> list
     return list(lines_of(batch))
 
 
+@by_url_nightly
 def test_values_are_parsed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good values do not take the slow way, and one bad value sends few others there."""
     looked_at = []
@@ -241,6 +246,7 @@ def test_a_value_is_malformed_alone_and_among_others(tmp_path: Path, value: byte
         assert rows[values.index(value)] == {"s": None, "_corrupt_record": value.decode(errors="replace")}
 
 
+@by_url_nightly
 @pytest.mark.parametrize("value", [b"12345", b'"12345"', b"1e4", b"-99999", b"1000", b"999.995"])
 @pytest.mark.parametrize("shape", [b'{"d":%s}', b'{"ds":[1,%s]}', b'{"st":{"d":%s}}'])
 def test_a_number_with_too_many_digits(tmp_path: Path, value: bytes, shape: bytes) -> None:

@@ -82,7 +82,7 @@ HARMS: dict[str, Callable[[HandMadeStore], object]] = {
 }
 
 
-DAILY = ("size", "noted", "cut short")
+DAILY = ["cut short"]
 
 
 @pytest.mark.parametrize("what", with_nightly(DAILY, [what for what in HARMS if what not in DAILY]))
@@ -95,7 +95,7 @@ def test_damage_is_an_error_in_the_python_source_s_words(
     assert re.match("(CorruptRecord|DamagedFile|DataLoss|UnknownTopic): ", said)
 
 
-@pytest.mark.parametrize("what", with_nightly(DAILY[1:], [what for what in HARMS if what not in DAILY[1:]]))
+@pytest.mark.parametrize("what", with_nightly(["noted"], [what for what in HARMS if what != "noted"]))
 def test_damage_that_is_left_out(spark: SparkSession, own_store: HandMadeStore, what: str) -> None:
     """The JVM reads up to the damage with ignoreCorruptRecords, and Python leaves it out."""
     HARMS[what](own_store)
@@ -115,6 +115,7 @@ def test_damage_that_is_left_out(spark: SparkSession, own_store: HandMadeStore, 
         assert frame.where(condition).count() == len(expected)
 
 
+@pytest.mark.nightly
 def test_each_query_leaves_out_the_same_rows(spark: SparkSession, own_store: HandMadeStore) -> None:
     """A value that does not unpack is damage also for a query that does not want the value."""
     own_store.lane(3).append("orders", b"not packed", sys_flag=1)
@@ -126,6 +127,7 @@ def test_each_query_leaves_out_the_same_rows(spark: SparkSession, own_store: Han
     assert frame.count() == len(frame.select("offset").collect()) == len(frame.collect()) == 161
 
 
+@pytest.mark.nightly
 def test_the_error_of_a_task_has_few_lines(spark: SparkSession, own_store: HandMadeStore) -> None:
     harm(own_store, 41, 2)
     with pytest.raises(PySparkException) as raised:
@@ -133,6 +135,7 @@ def test_the_error_of_a_task_has_few_lines(spark: SparkSession, own_store: HandM
     assert len(str(raised.value).strip().splitlines()) <= 4, str(raised.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", with_nightly(["entry"], ["record"]))
 def test_a_size_that_fits_into_no_memory(spark: SparkSession, tmp_path: Path, what: str) -> None:
     """No memory is taken for a record that seems to have a gigabyte: that would end the JVM."""
@@ -154,6 +157,7 @@ def test_a_size_that_fits_into_no_memory(spark: SparkSession, tmp_path: Path, wh
     assert outcome_of(load(spark, made.path).collect) == expected_of(made.path)
 
 
+@pytest.mark.nightly
 def test_a_record_of_another_topic_with_a_wrong_name(spark: SparkSession, tmp_path: Path) -> None:
     """Python takes it for damage, and the next record too, whose CRC is wrong."""
     store = HandMadeStore(tmp_path / "store", 1 << 12)
@@ -184,12 +188,19 @@ def _made_again(store: HandMadeStore) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (_taken_by_retention, r"DataLoss: topic orders, lane 3: offset 0 was to be read and the first one kept is \d+"),
-        (_made_again, "DataLoss: .* was deleted and made again since this read was planned; load it anew"),
-        (lambda store: shutil.rmtree(store.path), "StoreNotFound: this executor does not see"),
-        (lambda store: store.directory.lane_directory(3).quarantine.touch(), "DamagedFile: .*: Not a directory"),
-    ],
+    with_nightly(
+        [
+            (
+                _taken_by_retention,
+                r"DataLoss: topic orders, lane 3: offset 0 was to be read and the first one kept is \d+",
+            )
+        ],
+        [
+            (_made_again, "DataLoss: .* was deleted and made again since this read was planned; load it anew"),
+            (lambda store: shutil.rmtree(store.path), "StoreNotFound: this executor does not see"),
+            (lambda store: store.directory.lane_directory(3).quarantine.touch(), "DamagedFile: .*: Not a directory"),
+        ],
+    ),
     ids=["retention", "made again", "removed", "notes can't be listed"],
 )
 def test_what_happens_between_the_plan_and_its_tasks(
@@ -219,7 +230,7 @@ def test_rows_that_python_reads_of_a_task_are_counted(spark: SparkSession, own_s
     assert frame.count() == len(frame.select("offset").collect()) > 0
 
 
-@pytest.mark.parametrize("what", ["cut short", "removed", "made again"])
+@pytest.mark.parametrize("what", with_nightly(["cut short"], ["removed", "made again"]))
 def test_what_happens_while_a_task_reads(spark: SparkSession, own_store: HandMadeStore, what: str) -> None:
     """A file that is cut short, and a store that is replaced, are errors; the JVM goes on."""
     reader = TaskReader(spark, own_store.path)
@@ -275,7 +286,7 @@ def check_damaged(
         assert outcome_of(load(spark, path, **options).collect) == expected_of(path, **options)
 
 
-@pytest.mark.parametrize("which", ["commitlog", "consumequeue"])
+@pytest.mark.parametrize("which", with_nightly(["commitlog"], ["consumequeue"]))
 @settings(FEW)
 @given(damages=damages)
 def test_damage_never_gives_other_rows(

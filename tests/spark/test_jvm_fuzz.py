@@ -16,7 +16,7 @@ from commitlog.record.properties import BytesKey
 from tests.builders.hand_made import V4, V6, HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
 from tests.nightly import with_nightly
-from tests.spark.fuzzed_reads import Counts, Damaged, check_follow, check_read, followed, java_reads, run
+from tests.spark.fuzzed_reads import Counts, Damaged, JavaReads, check_follow, check_read, followed, java_reads, run
 from tests.spark.jvm_frames import ALL, LONG
 
 SCHEMA = (
@@ -88,27 +88,25 @@ def followed_kinds(place: Path) -> list[Damaged]:
 CHECKS = {"read": (kinds_of, check_read), "follow": (followed_kinds, check_follow)}
 
 
-def fuzz(place: Path, what: str, cases: int, seed: int) -> Counts:
+def fuzz(java: JavaReads, place: Path, what: str, cases: int, seed: int) -> Counts:
     """Tries so many cases. An AssertionError says which one it was."""
     kinds_in, check = CHECKS[what]
-    classes = place / "classes"
-    classes.mkdir()
     logging.disable(logging.WARNING)  # rows that are left out
     try:
-        with java_reads(classes) as java, warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return run(java, kinds_in(place), check, cases, seed)
     finally:
         logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("cases", with_nightly([200], [20_000]))
+@pytest.mark.parametrize("cases", with_nightly([50], [20_000]))
 @pytest.mark.parametrize("what", CHECKS)
-def test_damage_never_gives_other_rows(tmp_path: Path, what: str, cases: int) -> None:
-    counts = fuzz(tmp_path, what, cases, seed=cases)
+def test_damage_never_gives_other_rows(java: JavaReads, tmp_path: Path, what: str, cases: int) -> None:
+    counts = fuzz(java, tmp_path, what, cases, seed=cases)
     assert min(counts.whole, counts.handed_over, counts.errors) > cases / 20, counts
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as directory:
-        print(fuzz(Path(directory), sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    with tempfile.TemporaryDirectory() as place, java_reads(Path(tempfile.mkdtemp(dir=place))) as started:
+        print(fuzz(started, Path(place), sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.json_values import ALIKE, SCHEMA, SHAPES, SHAPES_SCHEMA, STRICTER, TIMES
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import BY_JVM, children, failure, harm, load, plan_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def check_rows(spark: SparkSession, store: HandMadeStore, schema: str, **options
     assert texts(ours, "_offset") == texts(by_from_json(spark, store, schema, **options), "offset")
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("zone", with_nightly(["Asia/Kolkata"], ["UTC"]))
 @pytest.mark.parametrize(
     ("schema", "values"),
     [(SCHEMA, [*ALIKE, *STRICTER, *STRANGE]), (TIMES_SCHEMA, OF_TIMES), (SHAPES_SCHEMA, SHAPES)],
@@ -149,6 +150,7 @@ def check_any(spark: SparkSession, path: Path, columns: dict[str, str], values: 
         check_rows(spark, store_of(Path(place) / "store", values), schema)
 
 
+@pytest.mark.nightly
 @settings(FEW)
 @given(columns=_SCHEMAS, values=st.lists(_values(), min_size=20, max_size=60))
 @example(
@@ -187,6 +189,7 @@ def test_a_field_does_not_depend_on_the_query(spark: SparkSession, store: HandMa
     assert whole.where("a IS NULL").count() == 3
 
 
+@pytest.mark.nightly
 def test_modes(spark: SparkSession, store: HandMadeStore) -> None:
     """Whichever columns a query wants, and in the words of the Python source."""
     fields = f"{FIELDS}, _offset BIGINT"
@@ -209,6 +212,7 @@ def test_modes(spark: SparkSession, store: HandMadeStore) -> None:
     assert r"offset 5: b'it\'s\x0ano JSON' is no" in failure(strict.where("_offset = 5").collect)
 
 
+@pytest.mark.nightly
 def test_metadata_and_pushdown(spark: SparkSession, store: HandMadeStore) -> None:
     schema = (
         "_key BINARY, _row INT, a INT, _topic STRING, _timestamp TIMESTAMP, _partition INT, _offset BIGINT, bad STRING"
@@ -228,6 +232,7 @@ def test_metadata_and_pushdown(spark: SparkSession, store: HandMadeStore) -> Non
     assert sum(row[0] for row in load_json(spark, store, "a INT, _offset BIGINT").select("_offset").collect()) == 66
 
 
+@pytest.mark.nightly
 def test_rows_that_python_has_to_read(spark: SparkSession, tmp_path: Path) -> None:
     """What the JVM can't read of a log, it parses all the same: a query has one parser."""
     text = b'{"t":"2024-01-05 10:00:00","s":12345678.9}'
@@ -248,6 +253,7 @@ def test_rows_that_python_has_to_read(spark: SparkSession, tmp_path: Path) -> No
         spark.conf.set("spark.sql.session.timeZone", str(before))
 
 
+@pytest.mark.nightly
 def test_damage_has_the_same_error(spark: SparkSession, tmp_path: Path) -> None:
     """With ignoreCorruptRecords each query leaves out the same record."""
     made = HandMadeStore(tmp_path / "store")
@@ -278,6 +284,7 @@ def test_a_read_without_fields_is_the_same_error(spark: SparkSession, store: Han
     assert failure(wrong.collect).startswith("OptionError: schema: column 'a' can't be NOT NULL")
 
 
+@pytest.mark.nightly
 def test_a_stream(spark: SparkSession, store: HandMadeStore, tmp_path: Path) -> None:
     """It has the rows of a batch, limit by limit."""
     schema = f"{FIELDS}, t TIMESTAMP, _offset BIGINT, _corrupt_record STRING"

@@ -18,6 +18,7 @@ import pytest
 from tests.builders.hand_made import HandMadeStore
 from tests.crash.scene import halted_process
 from tests.leaks import parent_and_state
+from tests.nightly import with_nightly
 from tests.shown import shown
 from tests.spark.jvm_frames import TaskReader, children, failure, harm, load, store_of_one_lane
 from tests.waiting import wait_until
@@ -33,6 +34,7 @@ def own_store(tmp_path: Path) -> HandMadeStore:
     return store_of_one_lane(tmp_path / "store")
 
 
+@pytest.mark.nightly
 def test_a_planner_that_is_stopped_holds_up_no_other_query(spark: SparkSession, own_store: HandMadeStore) -> None:
     """Another planner is started beside it, and one is left at the end."""
     assert load(spark, own_store.path).count() == 160
@@ -45,7 +47,7 @@ def test_a_planner_that_is_stopped_holds_up_no_other_query(spark: SparkSession, 
     wait_until(lambda: len(children(spark, "planner")) == 1, "one planner is left")
 
 
-@pytest.mark.parametrize("size", [0, 1 << 20], ids=["a short question", "more than a pipe takes"])
+@pytest.mark.parametrize("size", with_nightly([1 << 20], [0]), ids=["more than a pipe takes", "a short question"])
 def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_store: HandMadeStore, size: int) -> None:
     """It names the setting that waits longer. The next query has a new planner."""
     settings: Any = spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
@@ -63,7 +65,7 @@ def test_a_planner_that_gives_no_answer_is_an_error(spark: SparkSession, own_sto
     assert planner not in children(spark, "planner")
 
 
-@pytest.mark.parametrize("ranges", [1, 5_000], ids=["a short question", "more than a pipe takes"])
+@pytest.mark.parametrize("ranges", with_nightly([5_000], [1]), ids=["more than a pipe takes", "a short question"])
 def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, tmp_path: Path, ranges: int) -> None:
     """As a task that reads by itself: its process ends with it, which has read no question yet."""
     store = HandMadeStore(tmp_path / "store")
@@ -99,6 +101,7 @@ def test_a_task_that_waits_for_python_can_be_cancelled(spark: SparkSession, tmp_
             wait_until(lambda: not children(spark, "task_rest"), "the task's process has ended")
 
 
+@pytest.mark.nightly
 def test_a_process_that_reads_names_its_store(spark: SparkSession, tmp_path: Path) -> None:
     """It waits, because nobody takes its rows."""
     store = HandMadeStore(tmp_path / "store", 1 << 24)

@@ -13,6 +13,7 @@ from pyspark.sql import functions
 
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import failure, harm, load, load_columns, plan_of, store_of_all_kinds, store_of_one_lane
 
 if TYPE_CHECKING:
@@ -64,13 +65,15 @@ LEFT = (
 )
 
 
-def test_filters_that_are_pushed_keep_the_right_rows(spark: SparkSession, store: HandMadeStore) -> None:
+@pytest.mark.parametrize("step", with_nightly([3], [1]))
+def test_filters_that_are_pushed_keep_the_right_rows(spark: SparkSession, store: HandMadeStore, step: int) -> None:
     """One frame is filtered in many ways, by filters of which only some are pushed, and joined."""
+    conditions = (PUSHED + LEFT)[::step]
     by_jvm = load(spark, store.path, subscribe="orders,other", maxRecordsPerPartition=37)
     by_python = load(spark, store.path, subscribe="orders,other", reader="python")
-    answers = [functions.expr(condition).alias(condition) for condition in PUSHED + LEFT]  # one job for all of them
+    answers = [functions.expr(condition).alias(condition) for condition in conditions]  # one job for all of them
     expected = by_python.select("topic", "partition", "offset", *answers).collect()
-    for condition in PUSHED + LEFT:
+    for condition in conditions:
         frame = by_jvm.where(condition).select("topic", "partition", "offset")
         assert sorted(frame.collect()) == sorted(row[:3] for row in expected if row[condition]), condition
         assert bool(re.search(r"\bFilter\b", plan_of(frame))) == (condition in LEFT), condition
@@ -144,6 +147,7 @@ def check_condition(spark: SparkSession, store: HandMadeStore, rows: list[Row], 
     assert sorted(found) == sorted(expected.where(condition).collect()), condition
 
 
+@pytest.mark.nightly
 @settings(FEW, max_examples=8)
 @given(condition=_CONDITIONS)
 def test_any_condition(spark: SparkSession, store: HandMadeStore, rows: list[Row], condition: str) -> None:
@@ -157,6 +161,7 @@ def test_any_condition_many(spark: SparkSession, store: HandMadeStore, rows: lis
     check_condition(spark, store, rows, condition)
 
 
+@pytest.mark.nightly
 def test_metadata_of_a_typed_topic(spark: SparkSession, tmp_path: Path) -> None:
     """Its own columns of those names are other ones, and Spark filters them."""
     made = HandMadeStore(tmp_path / "store", 1 << 14)
@@ -186,6 +191,7 @@ def tasks_of(frame: DataFrame) -> int:
     return int(frame.rdd.getNumPartitions())
 
 
+@pytest.mark.nightly
 def test_a_limit_plans_fewer_tasks(spark: SparkSession, store: HandMadeStore) -> None:
     """No more than have so many rows together. Spark cuts what the last one has more."""
     frame = load(spark, store.path, subscribe="orders,other", maxRecordsPerPartition=10).where("offset >= 5")
@@ -202,7 +208,7 @@ def test_a_limit_plans_fewer_tasks(spark: SparkSession, store: HandMadeStore) ->
     assert both.count() == len(store.rows("orders"))
 
 
-@pytest.mark.parametrize("options", [{}, {"ignoreCorruptRecords": "true"}, {"failOnDataLoss": "false"}])
+@pytest.mark.parametrize("options", with_nightly([{"ignoreCorruptRecords": "true"}], [{}, {"failOnDataLoss": "false"}]))
 def test_a_limit_where_rows_are_missing(spark: SparkSession, own_store: HandMadeStore, options: dict[str, str]) -> None:
     """A damaged record does not count as a row, where it is left out."""
     harm(own_store, 6, 2)  # offset 4
@@ -214,6 +220,7 @@ def test_a_limit_where_rows_are_missing(spark: SparkSession, own_store: HandMade
         assert "CorruptRecord" in failure(frame.limit(159).collect)
 
 
+@pytest.mark.nightly
 def test_a_limit_of_a_typed_topic(spark: SparkSession, tmp_path: Path) -> None:
     """It counts rows, of which a message may have many."""
     made = HandMadeStore(tmp_path / "store", 1 << 14)
@@ -226,6 +233,7 @@ def test_a_limit_of_a_typed_topic(spark: SparkSession, tmp_path: Path) -> None:
         assert [frame.limit(limit).count() for limit in (1, 3, 31, 34, 99)] == [1, 3, 31, 34, 36]
 
 
+@pytest.mark.nightly
 def test_a_limit_reads_only_what_it_needs(spark: SparkSession, own_store: HandMadeStore) -> None:
     """Damage behind the wanted rows is no matter of the query."""
     harm(own_store, 191, 2)  # offset 152

@@ -88,6 +88,7 @@ def test_it_has_a_class_for_each_source_and_the_service(cache: Path) -> None:
     assert services == {"META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"}
 
 
+@pytest.mark.nightly
 def test_it_is_built_once_and_again_where_it_is_damaged(own_cache: Path) -> None:
     """The second one has the same bytes. Java's options are for the session, not for this."""
     jar = jar_in(own_cache)
@@ -167,6 +168,7 @@ def test_other_sources_or_another_spark_have_a_jar_of_their_own(
     assert format_jar.find_jar(version, SPARK) is None
 
 
+@pytest.mark.nightly
 def test_a_spark_that_the_sources_do_not_fit(tmp_path: Path) -> None:
     """The error says what Janino says, or that there is no Janino."""
     home = spark_home(tmp_path / "spark")

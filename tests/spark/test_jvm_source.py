@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 import commitlog.spark
 from commitlog.record import properties, record_layout
 from tests.builders.hand_made import BEGIN_MS, HandMadeStore
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import (
     ALL,
     BY_JVM,
@@ -55,12 +56,13 @@ def own_store(tmp_path: Path) -> HandMadeStore:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"columns": ALL, "subscribe": f"orders,other,{LONG}"},
-        {"includeHeaders": "true", "subscribePattern": ".*", "subscribe": None, "maxRecordsPerPartition": 17},
-        {"isolation": "committed", "columns": ALL, "startingOffsets": '{"orders": {"0": 5, "1": -2}}'},
-    ],
+    with_nightly(
+        [
+            {"columns": ALL, "subscribe": f"orders,other,{LONG}"},
+            {"includeHeaders": "true", "subscribePattern": ".*", "subscribe": None, "maxRecordsPerPartition": 17},
+        ],
+        [{}, {"isolation": "committed", "columns": ALL, "startingOffsets": '{"orders": {"0": 5, "1": -2}}'}],
+    ),
     ids=str,
 )
 def test_the_rows_are_the_python_source_s(
@@ -120,7 +122,7 @@ def test_only_the_wanted_columns_are_read(spark: SparkSession, store: HandMadeSt
     assert load(spark, store.path).count() == len(store.rows("orders"))
 
 
-@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("noted", with_nightly([False], [True]))
 def test_one_field_of_headers(spark: SparkSession, tmp_path: Path, noted: bool) -> None:
     """Names are names and values are values, whichever of the two a query wants, whoever reads."""
     made = HandMadeStore(tmp_path / "store", 1 << 14)
@@ -155,6 +157,7 @@ def test_explain_says_why_python_reads(
     assert BY_PYTHON.format(reason) in plan_of(reader.load(str(store.path)))
 
 
+@pytest.mark.nightly
 def test_a_frame_is_a_snapshot(spark: SparkSession, own_store: HandMadeStore) -> None:
     """A loaded frame has the rows of its first use, whatever is made of it; a new one has all."""
     frame = load(spark, own_store.path)
@@ -219,6 +222,7 @@ def test_a_planner_that_dies_is_started_again(spark: SparkSession, store: HandMa
     assert len(children(spark, "planner")) == 1
 
 
+@pytest.mark.nightly
 def test_compressed_values(spark: SparkSession, tmp_path: Path) -> None:
     """The JVM unpacks zlib. Python reads what does not unpack, and what is compressed otherwise."""
     made = HandMadeStore(tmp_path / "store", 1 << 23)

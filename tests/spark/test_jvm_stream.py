@@ -105,6 +105,7 @@ def offsets(checkpoint: Path) -> list[str]:
     return [file.read_text().splitlines()[-1] for file in files]
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_goes_from_one_source_to_the_other(spark: SparkSession, tmp_path: Path) -> None:
     """Also in the middle of a batch. Both write the same offsets, letter by letter."""
     store = small_store(tmp_path / "store")
@@ -147,6 +148,7 @@ def test_progress_says_how_far_a_query_is_behind(spark: SparkSession, tmp_path: 
     assert commitlog.spark.lag(query.lastProgress) == {"orders": {0: 0, 1: 0}}
 
 
+@pytest.mark.nightly
 def test_what_is_not_good_is_read_by_python(spark: SparkSession, tmp_path: Path) -> None:
     """Damage ends a query by its name; with `ignoreCorruptRecords` the query goes on without it."""
     store = store_of_one_lane(tmp_path / "store")
@@ -256,6 +258,7 @@ def test_an_offset_that_is_no_json_is_named(spark: SparkSession, tmp_path: Path)
     assert "OptionError: the checkpoint holds an offset that is none of this source (JSONDecodeError" in said
 
 
+@pytest.mark.nightly
 def test_a_planner_that_is_stopped_does_not_keep_its_query(spark: SparkSession, tmp_path: Path) -> None:
     """`stop` ends the query and the process, and the reader's name is free at once."""
     store, sink = small_store(tmp_path / "store", rows=10), Sink()

@@ -12,6 +12,7 @@ from pyspark.sql import functions
 
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import failure, harm, load, plan_of, store_of_all_kinds, store_of_one_lane
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ CONDITIONS = (
 )
 
 
-def test_the_rows_are_the_python_source_s(spark: SparkSession, store: HandMadeStore) -> None:
+@pytest.mark.parametrize("step", with_nightly([2], [1]))
+def test_the_rows_are_the_python_source_s(spark: SparkSession, store: HandMadeStore, step: int) -> None:
     by_jvm, by_python = (load(spark, store.path, subscribe="orders,other", reader=it) for it in ("any", "python"))
-    conditions = [condition.format(time_of(store, 50, 0), time_of(store, 120, 1)) for condition in CONDITIONS]
+    conditions = [condition.format(time_of(store, 50, 0), time_of(store, 120, 1)) for condition in CONDITIONS[::step]]
     answers = [functions.expr(condition).alias(condition) for condition in conditions]  # one job for all of them
     expected = by_python.select("*", *answers).collect()
     columns = len(by_python.columns)
@@ -66,6 +68,7 @@ def test_explain_shows_the_times(spark: SparkSession, store: HandMadeStore) -> N
     assert "Times:" not in plan_of(load(spark, store.path).where("offset > 3"))
 
 
+@pytest.mark.nightly
 def test_what_was_stored_at_other_times_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
     """Damage there is no matter of the query. Without the filter it is one."""
     store = store_of_one_lane(tmp_path / "store")
@@ -76,7 +79,7 @@ def test_what_was_stored_at_other_times_is_not_read(spark: SparkSession, tmp_pat
     assert frame.where(f"timestamp > {time_of(store, 99)} AND timestamp <= {time_of(store, 109)}").count() == 8
 
 
-@pytest.mark.parametrize("damaged", [99, 101])
+@pytest.mark.parametrize("damaged", with_nightly([99], [101]))
 def test_damage_at_the_border_is_an_error(spark: SparkSession, tmp_path: Path, damaged: int) -> None:
     """Nobody knows when the damaged message was stored: it may be one of the wanted ones."""
     store = store_of_one_lane(tmp_path / "store")
@@ -84,6 +87,7 @@ def test_damage_at_the_border_is_an_error(spark: SparkSession, tmp_path: Path, d
     assert "CorruptRecord" in failure(late(load(spark, store.path), store, 101).collect)
 
 
+@pytest.mark.nightly
 def test_rows_that_retention_deleted_after_the_plan_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
     """They may be of the wanted times."""
     store = store_of_one_lane(tmp_path / "store")
@@ -102,6 +106,7 @@ def late(frame: DataFrame, store: HandMadeStore, number: int) -> DataFrame:
     return frame.where(f"timestamp >= {time_of(store, number)}")
 
 
+@pytest.mark.nightly
 def test_a_typed_topic_has_a_column_for_the_time_of_its_messages(spark: SparkSession, tmp_path: Path) -> None:
     """Its own column `timestamp` is no time of a message, and narrows nothing."""
     store = HandMadeStore(tmp_path / "store", 1 << 14)

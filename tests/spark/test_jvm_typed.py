@@ -22,6 +22,7 @@ from tests.builders.hand_made import BEGIN_MS, HandMadeStore
 from tests.builders.random_damage import Damage, damage, damages
 from tests.builders.typed_data import schemas_with_rows
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import BY_JVM, TaskReader, error_line, failure, load_columns, plan_of
 
 if TYPE_CHECKING:
@@ -115,11 +116,13 @@ def test_all_types_and_both_versions(spark: SparkSession, typed: HandMadeStore) 
 
 @pytest.mark.parametrize(
     ("schema", "options"),
-    [
-        ("tiny SMALLINT, price DECIMAL(11,3), id BIGINT", {"endingOffsets": '{"orders": {"0": 3, "1": 2}}'}),
-        ("s STRUCT<a: INT, b: ARRAY<DOUBLE>, c: STRUCT<x: BIGINT, y: STRING>>, _row INT", {}),
-        ("", {"columns": "_key,_row,_offset,whole", "maxRecordsPerPartition": 2, "isolation": "committed"}),
-    ],
+    with_nightly(
+        [("s STRUCT<a: INT, b: ARRAY<DOUBLE>, c: STRUCT<x: BIGINT, y: STRING>>, _row INT", {})],
+        [
+            ("tiny SMALLINT, price DECIMAL(11,3), id BIGINT", {"endingOffsets": '{"orders": {"0": 3, "1": 2}}'}),
+            ("", {"columns": "_key,_row,_offset,whole", "maxRecordsPerPartition": 2, "isolation": "committed"}),
+        ],
+    ),
 )
 def test_some_columns(spark: SparkSession, typed: HandMadeStore, schema: str, options: dict[str, object]) -> None:
     """A user's own schema may be wider than a message's, or narrower, if the values fit."""
@@ -137,6 +140,7 @@ def test_the_jvm_itself_reads_message_by_message(spark: SparkSession, tmp_path: 
     assert TaskReader(spark, store.path, values="columns").sizes() == [1, 30, 7]
 
 
+@pytest.mark.nightly
 def test_filters_and_pruning(spark: SparkSession, typed: HandMadeStore) -> None:
     """Filters on metadata cut the plan; one on a column that is named `offset` is Spark's own."""
     filters = [
@@ -158,6 +162,7 @@ def test_filters_and_pruning(spark: SparkSession, typed: HandMadeStore) -> None:
     assert sorted(map(str, pruned[0])) == sorted(map(str, pruned[1]))
 
 
+@pytest.mark.nightly
 def test_nulls_that_the_schema_does_not_allow(spark: SparkSession, typed: HandMadeStore) -> None:
     with_null = "_more ARRAY<INT> NOT NULL"
     said = failure(load_columns(spark, typed, with_null).collect)
@@ -177,6 +182,7 @@ def check_random(spark: SparkSession, path: Path, schema_and_rows: Any) -> None:
         assert by_jvm.collect() == by_python.collect()
 
 
+@pytest.mark.nightly
 @settings(FEW)
 @given(schema_and_rows=schemas_with_rows())
 def test_any_types(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, schema_and_rows: Any) -> None:
@@ -268,6 +274,7 @@ def store_of_a_wrong_number(path: Path) -> tuple[HandMadeStore, TopicSchema]:
     return store, schema
 
 
+@pytest.mark.nightly
 def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
     """It leads nowhere, and is wrong all the same: a place that no buffer can have."""
     store, _ = store_of_a_wrong_number(tmp_path / "store")
@@ -276,6 +283,7 @@ def test_a_number_of_an_empty_list(spark: SparkSession, tmp_path: Path) -> None:
     assert "did not start on 8-byte aligned offset: 201" in said[0]
 
 
+@pytest.mark.nightly
 def test_each_query_leaves_out_the_same_messages(spark: SparkSession, tmp_path: Path) -> None:
     """A message with one damaged column is left out also where another column is wanted."""
     store, schema = store_of_a_wrong_number(tmp_path / "store")
@@ -287,6 +295,7 @@ def test_each_query_leaves_out_the_same_messages(spark: SparkSession, tmp_path: 
         assert sorted(frame.select("n").collect()) == [(7,), (8,)]
 
 
+@pytest.mark.nightly
 @settings(FEW)
 @given(damages=damages)
 def test_damage_never_gives_other_rows(spark: SparkSession, typed: HandMadeStore, damages: list[Damage]) -> None:

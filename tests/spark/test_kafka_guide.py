@@ -117,6 +117,7 @@ def test_a_batch(spark: SparkSession, store: commitlog.Store, subtests: pytest.S
             assert found(df.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")) == expected
 
 
+@pytest.mark.nightly
 @by_all_readers_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -150,6 +151,7 @@ def test_a_stream(spark: SparkSession, store: commitlog.Store, tmp_path: Path, s
             spark.sql("DROP VIEW guide")
 
 
+@pytest.mark.nightly
 @by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("by", with_nightly(["column"], ["option"]))

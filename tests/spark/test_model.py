@@ -205,6 +205,7 @@ def test_many_batches(kind: str, options: dict[str, str]) -> None:
     check_batch(kind, options)
 
 
+@pytest.mark.nightly
 @by_url_nightly
 @pytest.mark.parametrize("count", with_nightly([6], [60]))
 def test_batches_in_a_session(spark: SparkSession, count: int) -> None:
@@ -366,6 +367,7 @@ def first_start(store: HandMadeStore, options: dict[str, str]) -> dict[tuple[str
     return {key: model.begin(key, model.queues[key], chosen, "latest") for key in queues_of(model, options)}
 
 
+@by_url_nightly
 @settings(FEW, max_examples=20)
 @given(stream_cases())
 def test_streams(case: tuple[dict[str, str], list[str | int]]) -> None:

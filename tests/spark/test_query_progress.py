@@ -19,6 +19,7 @@ from commitlog.spark import query_progress
 from commitlog.spark.query_progress import failure, progress_line
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.fake_clock import SetClock
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ REASONS = [
 ]
 
 
-@pytest.mark.parametrize(("sink", "reason"), REASONS)
+@pytest.mark.parametrize(("sink", "reason"), with_nightly(REASONS[1:3], [REASONS[0], REASONS[3]]))
 def test_a_query_that_has_failed(
     sink: Callable[[DataFrame], Any], reason: str, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_batch_is_what_is_kept_or_dataloss(log: Log, place: str, lags: bool, m
     assert at_every_call(log, look, monkeypatch) > 5
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lags", with_nightly([True], [False]))
 def test_a_batch_that_goes_on_without_what_is_lost(
     log: Log, place: str, lags: bool, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from commitlog.record.record_layout import HEAD_V4_BYTES, MAGIC_AT
 from commitlog.spark.jvm_stream import PlannedStream
 from commitlog.spark.source import CommitLogDataSource
 from tests.crash.scene import await_stages_gone, halted_process, kill, pid_of
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import error_line
 from tests.spark.test_foreach import end_processes
 from tests.spark.test_jvm_stream import Sink, drain, frame, kill_planners, live_store, numbered, offsets, running
@@ -103,6 +104,7 @@ def await_ended_batch(checkpoint: Path) -> None:
     wait_until(lambda: ended_batches(checkpoint) > before, "the end of a batch")
 
 
+@pytest.mark.nightly
 def test_messages_come_while_a_batch_lasts(spark: SparkSession, tmp_path: Path) -> None:
     """The backlog first. No batch has ended by then."""
     noting = Noting(tmp_path / "noted")
@@ -121,7 +123,7 @@ def test_each_row_comes_once_over_many_batches(spark: SparkSession, tmp_path: Pa
     with live_store(tmp_path / "store") as (store, send):
         with following(spark, store.path, noting, "200 milliseconds") as query:
             sent = 0
-            while ended_batches(checkpoint) < 6:
+            while ended_batches(checkpoint) < 4:
                 assert query.exception() is None
                 send(50)
                 sent += 50
@@ -130,6 +132,7 @@ def test_each_row_comes_once_over_many_batches(spark: SparkSession, tmp_path: Pa
         assert len(noting.values) == sent
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_goes_from_micro_batches_to_real_time_and_back(spark: SparkSession, tmp_path: Path) -> None:
     noting, checkpoint, sink = Noting(tmp_path / "noted"), tmp_path / "checkpoint", Sink()
     with live_store(tmp_path / "store") as (store, send):
@@ -161,7 +164,7 @@ def test_rows_of_a_typed_topic_come_once_where_a_batch_ends_inside_a_message(
             query = start(rows, noting, checkpoint, "300 milliseconds")
             try:
                 sent = 0
-                while ended_batches(checkpoint) < 5:
+                while ended_batches(checkpoint) < 3:
                     assert query.exception() is None, str(query.exception())
                     producer.send_rows("points", pa.table({"id": pa.array(range(sent, sent + 40_000))}))
                     sent += 40_000
@@ -175,6 +178,7 @@ def test_rows_of_a_typed_topic_come_once_where_a_batch_ends_inside_a_message(
                 query.stop()
 
 
+@pytest.mark.nightly
 def test_values_of_json_come_as_they_are_parsed(spark: SparkSession, tmp_path: Path) -> None:
     noting = Noting(tmp_path / "noted")
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
@@ -195,6 +199,7 @@ def test_values_of_json_come_as_they_are_parsed(spark: SparkSession, tmp_path: P
             query.stop()
 
 
+@pytest.mark.nightly
 def test_new_lanes_and_topics_join(spark: SparkSession, tmp_path: Path) -> None:
     """Also a topic that nobody knew, where topics are chosen by a pattern."""
     noting = Noting(tmp_path / "noted")
@@ -251,6 +256,7 @@ def test_stops_kills_and_starts_pass_without_an_error(spark: SparkSession, tmp_p
         await_values(query, noting, [*wanted, "4", "5"])
 
 
+@pytest.mark.nightly
 def test_a_planner_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     noting, checkpoint = Noting(tmp_path / "noted"), tmp_path / "checkpoint"
     with (
@@ -264,7 +270,7 @@ def test_a_planner_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: P
             await_ended_batch(checkpoint)
 
 
-@pytest.mark.parametrize("level", ["flushed", "accepted"])
+@pytest.mark.parametrize("level", with_nightly(["flushed"], ["accepted"]))
 def test_a_new_planner_says_where_a_batch_has_ended(tmp_path: Path, level: str) -> None:
     """It has nothing but the question, and the options of the query."""
     path = tmp_path / "store"
@@ -311,7 +317,7 @@ def test_damage_ends_the_query_by_name(spark: SparkSession, tmp_path: Path) -> N
             query.stop()
 
 
-@pytest.mark.parametrize(("level", "halted"), [("committed", "flusher"), ("accepted", "committer")])
+@pytest.mark.parametrize(("level", "halted"), with_nightly([("accepted", "committer")], [("committed", "flusher")]))
 def test_messages_come_before_they_are_flushed_if_asked(
     spark: SparkSession, tmp_path: Path, level: str, halted: str
 ) -> None:
@@ -333,6 +339,7 @@ def test_messages_come_before_they_are_flushed_if_asked(
             )
 
 
+@pytest.mark.nightly
 def test_limits_of_batches_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     send_one(tmp_path / "store", "1")
     rows = frame(spark, tmp_path / "store", maxOffsetsPerTrigger=5)
@@ -355,7 +362,9 @@ def test_what_python_reads_is_refused(spark: SparkSession, tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize(("options", "words"), [({"isolation": "accepted"}, "isolation"), ({"hurry": "true"}, "hurry")])
+@pytest.mark.parametrize(
+    ("options", "words"), with_nightly([({"hurry": "true"}, "hurry")], [({"isolation": "accepted"}, "isolation")])
+)
 def test_micro_batches_take_no_options_of_real_time(
     spark: SparkSession, tmp_path: Path, options: dict[str, object], words: str
 ) -> None:

@@ -77,6 +77,7 @@ def delete(path: Path) -> None:
     run("topics", path, "--delete", "orders", "--force", "--yes")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("level", with_nightly(["flushed"], ["committed", "accepted"]))
 def test_what_was_read_may_go(spark: SparkSession, tmp_path: Path, level: str) -> None:
     """The query goes on, with the next messages, after each of them."""
@@ -92,7 +93,7 @@ def test_what_was_read_may_go(spark: SparkSession, tmp_path: Path, level: str) -
 
 
 ACTS = [(act, level) for act in (trim, hide, delete) for level in ("flushed", "committed", "accepted")]
-DAILY = [(trim, "flushed"), (delete, "accepted")]
+DAILY = [(trim, "flushed")]
 
 
 @pytest.mark.parametrize(("act", "level"), with_nightly(DAILY, [case for case in ACTS if case not in DAILY]))

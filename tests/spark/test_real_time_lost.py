@@ -129,6 +129,7 @@ class Driven:
         self._stream.stop()
 
 
+@pytest.mark.nightly
 def test_rows_of_a_lost_message_do_not_count_for_the_one_in_its_place(spark: SparkSession, tmp_path: Path) -> None:
     """A batch may end inside of a message: the next one goes on there, if it is still the same."""
     path, backup = tmp_path / "store", tmp_path / "backup"

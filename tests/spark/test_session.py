@@ -31,7 +31,7 @@ from commitlog.spark.launching.sessions import CHECKPOINTS, FAST, _cores
 from commitlog.spark.launching.worker_python import worker_python
 from tests.builders.hand_made import BEGIN_MS, small_store
 from tests.namespaces import on_a_host_called
-from tests.nightly import by_url_nightly, with_nightly
+from tests.nightly import by_url_nightly
 from tests.served import is_by_url, place_of
 from tests.spark_session import spark_home
 from tests.waiting import wait_until
@@ -203,8 +203,9 @@ spark.stop()
     assert said.splitlines() == ["1 [] 40", "200 own"]
 
 
+@pytest.mark.nightly  # daily others start sessions of their own: test_driver_killed.py, the demo, the main job
 @pytest.mark.usefixtures("quick_java")
-@pytest.mark.parametrize("defaults", with_nightly(["PYSPARK_SUBMIT_ARGS"], ["SPARK_CONF_DIR"]))
+@pytest.mark.parametrize("defaults", ["PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"])
 def test_a_session_is_quiet_and_leaves_the_environment_alone(
     defaults: str, tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +327,7 @@ except Exception as error:
 """
 
 
-@pytest.mark.nightly  # daily another session is quiet; this one has a JVM of its own for its errors
+@pytest.mark.nightly  # it has a JVM of its own for its errors
 def test_a_killed_worker_prints_no_frames_of_java(quick_java: None) -> None:
     """Spark's log says what has failed, and why; an error's text holds a stack of Java's, too."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -102,6 +102,7 @@ def check_lanes_free(store: commitlog.Store) -> None:
 # ---- what arrives ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("both_ways", with_nightly(["url"], ["path"]), indirect=True)
 @pytest.mark.usefixtures("both_ways")
 def test_a_topic_is_copied_whole(spark: SparkSession, store: commitlog.Store) -> None:
     """With all of its columns, as they come from the source, and keys that are no text."""
@@ -215,6 +216,7 @@ def test_more_tasks_than_lanes(spark: SparkSession, store: commitlog.Store) -> N
     check_lanes_free(store)
 
 
+@pytest.mark.nightly
 @by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_no_lane_within_the_limit(spark: SparkSession, store: commitlog.Store) -> None:
@@ -252,6 +254,7 @@ def test_overwrite_deletes_nothing(spark: SparkSession, store: commitlog.Store) 
     assert values(store) == [b"x"]
 
 
+@pytest.mark.nightly
 def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitlog.Store) -> None:
     """An option of a sink is refused for a source, with the spelling of README, and the reverse.
 
@@ -273,6 +276,7 @@ def test_a_sink_option_is_none_of_the_source(spark: SparkSession, store: commitl
     assert values(store) == []
 
 
+@by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_a_store_whose_stages_do_not_run(spark: SparkSession, own_store: commitlog.Store, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 'x' AS value")
@@ -321,6 +325,7 @@ def lessee(store: commitlog.Store) -> int:
         view.close()
 
 
+@pytest.mark.nightly
 @by_url_nightly
 @pytest.mark.usefixtures("both_ways")
 def test_a_task_that_fails_gives_its_lane_back(spark: SparkSession, store: commitlog.Store, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from commitlog.errors import (
 )
 from commitlog.record.properties import BytesKey
 from commitlog.spark.source import CommitLogDataSource
+from tests.nightly import by_url_nightly
 from tests.served import place_of
 from tests.waiting import wait_until
 
@@ -65,6 +66,7 @@ def read(store: commitlog.Store) -> list[tuple[str, bytes, str | None, dict[str,
         return [(m.topic, m.value, m.key, m.headers) for m in reader]
 
 
+@by_url_nightly
 def test_what_a_row_becomes(store: commitlog.Store) -> None:
     """Rows are flushed when `write` returns, also with the stream's writer.
 
@@ -95,6 +97,7 @@ def test_what_a_row_becomes(store: commitlog.Store) -> None:
             assert read(store)[before:] == [expected], (columns, options)
 
 
+@by_url_nightly
 def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
     """Rows keep their order, whatever topics they have, with and without keys.
 
@@ -114,6 +117,7 @@ def test_rows_of_one_batch_keep_their_order(store: commitlog.Store) -> None:
     assert by_topic == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5"]]
 
 
+@by_url_nightly
 @pytest.mark.parametrize("with_headers", [False, True])
 def test_keys_of_any_bytes_come_back(store: commitlog.Store, with_headers: bool) -> None:
     """They are in a property of our own, which is no header. A Reader shows them in base64."""
@@ -132,6 +136,7 @@ def test_keys_of_any_bytes_come_back(store: commitlog.Store, with_headers: bool)
     assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"1"}] if with_headers else None] * len(keys)
 
 
+@by_url_nightly
 def test_a_key_in_base64_that_is_none(store: commitlog.Store) -> None:
     """A property of that name which somebody else wrote, and wrongly, is no key."""
     with store.producer() as producer:
@@ -141,6 +146,7 @@ def test_a_key_in_base64_that_is_none(store: commitlog.Store) -> None:
     assert [batch.to_pylist() for task in reader.partitions() for batch in reader.read(task)] == [[{"key": None}]]
 
 
+@by_url_nightly
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_store_that_syncs_each_message(keyed: bool, tmp_path: Path) -> None:
     """A task waits once for all of its rows, not for each row or batch.
@@ -165,6 +171,7 @@ def test_a_store_that_syncs_each_message(keyed: bool, tmp_path: Path) -> None:
         assert read(store) == [("t", row, key, {}) for row, key in zip(rows, keys, strict=True)]
 
 
+@by_url_nightly
 def test_rows_that_cannot_be_stored(store: commitlog.Store) -> None:
     """Errors name the column and the value.
 

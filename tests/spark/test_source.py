@@ -62,6 +62,7 @@ def stream(spark: SparkSession, store: HandMadeStore, checkpoint: Path, sink: An
     return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
 
 
+@by_url_nightly
 def test_a_table_as_kafkas(spark: SparkSession, tmp_path: Path) -> None:
     """No registration, no jar: columns, types and defaults are the Kafka source's."""
     store = small_store(tmp_path / "store")
@@ -79,6 +80,7 @@ def test_a_table_as_kafkas(spark: SparkSession, tmp_path: Path) -> None:
     assert chosen.load(place_of(store.path)).columns == ["offset", "tags"]
 
 
+@pytest.mark.nightly
 @by_url_nightly  # daily tests/columns/test_read_arrow.py and test_model.py begin and end anywhere by URL
 def test_where_a_batch_begins_and_ends(spark: SparkSession, tmp_path: Path) -> None:
     """Every kind of bound against a plain model of the same store."""
@@ -111,6 +113,7 @@ def test_where_a_batch_begins_and_ends(spark: SparkSession, tmp_path: Path) -> N
     assert load(spark, store, subscribe="orders,other").count() == 80
 
 
+@by_url_nightly
 def test_tasks(spark: SparkSession, tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     for options, tasks in (({}, 1), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 30}, 7)):
@@ -170,6 +173,7 @@ def test_paths_as_spark_s_users_write_them(spark: SparkSession, tmp_path: Path) 
         spark.sql("DROP VIEW few")
 
 
+@pytest.mark.nightly
 @by_url_nightly
 def test_filters_of_one_frame_do_not_mix(spark: SparkSession, tmp_path: Path) -> None:
     """Also where Spark pushes filters down: it gives the partitions of one scan to others then.
@@ -188,6 +192,7 @@ def test_filters_of_one_frame_do_not_mix(spark: SparkSession, tmp_path: Path) ->
         spark.conf.unset(conf)
 
 
+@by_url_nightly
 def test_a_batch_after_retention(spark: SparkSession, tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", lanes=1)
     store.lane(0).forget_before(2)
@@ -233,6 +238,7 @@ def test_available_now_in_limited_batches_and_a_restart(spark: SparkSession, tmp
     assert sink.rows == store.rows("orders")
 
 
+@pytest.mark.nightly
 @by_all_readers_nightly
 def test_a_live_query_follows_and_reports_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     """Messages that came while a batch was read are its lag, and so is all of a new topic.

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, UnsupportedOperationException
 import commitlog
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import with_nightly
 from tests.spark.jvm_frames import BY_JVM, failure, plan_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def use_catalog(spark: SparkSession, name: str, **options: object) -> None:
 # ---- tables of Spark's own catalog ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clause", ["OPTIONS (path '{}', {})", "OPTIONS ({1}) LOCATION '{0}'"])
+@pytest.mark.parametrize("clause", with_nightly(["OPTIONS ({1}) LOCATION '{0}'"], ["OPTIONS (path '{}', {})"]))
 def test_a_created_table_has_its_options(spark: SparkSession, store: HandMadeStore, clause: str) -> None:
     """Also beside properties and a comment, which are none of its options."""
     subscribe = "subscribe 'orders', Isolation 'committed'"
@@ -65,6 +66,7 @@ def test_a_created_table_has_its_options(spark: SparkSession, store: HandMadeSto
     assert store.directory.file.exists()
 
 
+@pytest.mark.nightly
 def test_a_table_reads_the_store_whose_path_has_a_percent_sign(spark: SparkSession, tmp_path: Path) -> None:
     """Not the one whose path that would stand for in a URI."""
     small_store(tmp_path / "per cent", rows=2)
@@ -87,6 +89,7 @@ def test_a_query_adds_options_of_its_own(spark: SparkSession, store: HandMadeSto
     )
 
 
+@pytest.mark.nightly
 def test_what_python_reads_is_a_table_too(spark: SparkSession, store: HandMadeStore) -> None:
     """Spark alone would give the Python source no options."""
     options = f"path '{store.path}', subscribe 'sales', values 'columns', reader 'python'"

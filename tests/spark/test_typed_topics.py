@@ -17,7 +17,7 @@ import commitlog.spark
 from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
-from tests.nightly import by_all_readers_nightly, with_nightly
+from tests.nightly import by_all_readers_nightly, by_url_nightly, with_nightly
 from tests.served import place_of
 from tests.spark.jvm_frames import load_columns
 from tests.waiting import wait_until
@@ -83,6 +83,7 @@ def stream(spark: SparkSession, path: Path, checkpoint: Path, sink: Batches, **o
     return reader.load(place_of(path)).writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
 
 
+@by_url_nightly
 def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
     """The schema's columns and types; metadata where it is asked for; all rows."""
     frame = load_columns(spark, typed)
@@ -106,28 +107,34 @@ def test_a_table_of_columns(spark: SparkSession, typed: HandMadeStore) -> None:
     assert load_columns(spark, typed, values="bytes").columns[:2] == ["key", "value"]
 
 
+@by_url_nightly
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"subscribe": "values"}, "NoSchema: .*topic values has no schema"),
-        ({"subscribe": "missing"}, "NoSchema: .*topic missing has no schema.*Topics that have one: orders"),
-        ({"columns": "id,missing"}, "OptionError: there is no column 'missing'"),
-        ({"columns": "id,id"}, "OptionError: .*columns"),
-        ({"schema": "id string"}, "OptionError: schema: column 'id' of topic orders is bigint, not string"),
-        ({"schema": "x int"}, "OptionError: there is no column 'x'"),
-        (
-            {"schema": "s struct<a:int not null,b:array<double>>"},
-            "OptionError: schema: column 's' may have nulls, within",
-        ),
-        ({"schema": "_key binary not null"}, "OptionError: schema: column '_key' may have nulls; leave"),
-        ({"values": "rows"}, "OptionError: .*values"),
-    ],
+    with_nightly(
+        [
+            ({"subscribe": "values"}, "NoSchema: .*topic values has no schema"),
+            ({"columns": "id,missing"}, "OptionError: there is no column 'missing'"),
+            (
+                {"schema": "s struct<a:int not null,b:array<double>>"},
+                "OptionError: schema: column 's' may have nulls, within",
+            ),
+            ({"values": "rows"}, "OptionError: .*values"),
+        ],
+        [
+            ({"subscribe": "missing"}, "NoSchema: .*topic missing has no schema.*Topics that have one: orders"),
+            ({"columns": "id,id"}, "OptionError: .*columns"),
+            ({"schema": "id string"}, "OptionError: schema: column 'id' of topic orders is bigint, not string"),
+            ({"schema": "x int"}, "OptionError: there is no column 'x'"),
+            ({"schema": "_key binary not null"}, "OptionError: schema: column '_key' may have nulls; leave"),
+        ],
+    ),
 )
 def test_wrong_uses(spark: SparkSession, typed: HandMadeStore, options: dict[str, str], message: str) -> None:
     with pytest.raises(PySparkException, match=message):
         load_columns(spark, typed, **options).collect()
 
 
+@pytest.mark.nightly
 @by_all_readers_nightly
 def test_a_stream_takes_few_rows_at_a_time(spark: SparkSession, typed: HandMadeStore, tmp_path: Path) -> None:
     """`maxRowsPerTrigger` counts rows, not messages; a message is never cut."""
@@ -169,13 +176,14 @@ def test_a_stream_goes_on_when_the_schema_grows(
     assert [tuple(one) for one in rows] == [(199, None), (200, 1)]
 
 
+@pytest.mark.nightly
 @by_all_readers_nightly
 @pytest.mark.parametrize(
     ("remade", "said"),
-    [
-        ("id BIGINT, other INT", "there is no column name"),
-        ("id BIGINT, s STRUCT<x: INT>", "column s has values that are"),
-    ],
+    with_nightly(
+        [("id BIGINT, s STRUCT<x: INT>", "column s has values that are")],
+        [("id BIGINT, other INT", "there is no column name")],
+    ),
 )
 def test_a_stream_ends_where_a_topic_has_other_columns(
     spark: SparkSession, typed: HandMadeStore, tmp_path: Path, look_each_time: None, remade: str, said: str
