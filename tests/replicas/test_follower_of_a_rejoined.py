@@ -9,6 +9,7 @@ from commitlog.disk.replica_mark import load_mark
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import DataLoss
 from commitlog.replicas.promotion import promote
+from tests.nightly import with_nightly
 from tests.ports import free_port
 from tests.replicas.rejoining import rejoined
 from tests.replicas.scene import Scene, flushed_of
@@ -18,7 +19,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("look_each_time")
 
 
-@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("looks", with_nightly([False], [True]))
 def test_a_follower_of_an_old_primary_hears_of_the_loss(scene: Scene, looks: bool) -> None:
     """Other messages get the offsets of those that it has read. It may look before they come."""
     scene.copied(send_two)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import commitlog
 from commitlog.backups.store_backup import backup
 from commitlog.cli.stat import lines
@@ -44,6 +46,7 @@ def test_a_message_is_replicated_when_the_copy_has_it(scene: Scene) -> None:
             ]
 
 
+@pytest.mark.nightly
 def test_stat_says_of_whom_it_is_a_copy_and_how_far_behind(scene: Scene) -> None:
     with scene.open() as store, scene.follower():
         producer = store.producer()
@@ -73,6 +76,7 @@ class AheadClock(Clock):
         return super().wall_ms() + self.ahead_ms
 
 
+@pytest.mark.nightly
 def test_a_copy_gets_older_after_its_clock_was_set_back(scene: Scene) -> None:
     """Else health would call it good for as long as its clock was ahead."""
     clock = AheadClock()

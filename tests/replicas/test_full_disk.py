@@ -135,6 +135,7 @@ def test_a_replica_whose_disk_is_full_goes_on_when_there_is_room(
         wait_until(lambda: " 0 ms behind" in stat(scene) and "waits for" not in stat(scene), "nothing is in its way")
 
 
+@pytest.mark.nightly
 def test_a_broken_disk_ends_a_replica(scene: Scene) -> None:
     with scene.open() as store, store.producer() as producer, following(scene) as copy:
         producer.send("orders", b"first")

@@ -82,6 +82,7 @@ def test_a_promotion_that_was_killed_is_repeated(scene: Scene, most: int) -> Non
         shutil.rmtree(path)
 
 
+@pytest.mark.nightly
 def test_a_promotion_that_was_killed_at_its_last_step_is_a_store(scene: Scene) -> None:
     """No replica goes on with it: it would end the primary, and nobody would have taken over."""
     with copied(scene) as values:
@@ -109,6 +110,7 @@ def check_promoted(scene: Scene, path: Path, ends: dict[int, int], values: list[
     assert values_of(path) == Counter(values + more)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("last", with_nightly([3], [1]))
 def test_a_promotion_whose_recovery_is_killed_is_repeated(scene: Scene, last: int) -> None:
     with copied(scene) as values:

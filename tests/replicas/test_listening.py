@@ -55,6 +55,7 @@ def test_a_port_that_is_taken_is_said_and_opened_when_it_is_free(
             await_copy(scene)
 
 
+@pytest.mark.nightly
 def test_certificates_that_do_not_fit_are_said(scene: Scene) -> None:
     """Also those that were put in place of good ones while the store runs."""
     config = scene.config()
@@ -75,6 +76,7 @@ def credentials(scene: Scene, **how: bool) -> Credentials:
     return Credentials(*scene.certificates.make("here", **how), scene.certificates.authority)
 
 
+@pytest.mark.nightly
 def test_an_expired_certificate_of_either_side_is_named(scene: Scene) -> None:
     """With the time of its end. The store says it before a replica comes, and heals by itself."""
     certificate, key = scene.path / "store.pem", scene.path / "store.key"
@@ -96,6 +98,7 @@ def test_an_expired_certificate_of_either_side_is_named(scene: Scene) -> None:
             ask_epoch(f"localhost:{scene.port}", credentials(scene, expired=True), StoreDirectory(scene.primary).load())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", with_nightly(["listen"], ["slave_listen"]))
 def test_run_says_that_no_replica_can_come(scene: Scene, kind: str) -> None:
     """On standard error, and the store runs. `slave_listen` has a port a lane."""

@@ -53,7 +53,7 @@ def follow_until(change: Callable[[Path], object], scene: Scene, producer: commi
             producer.send("orders", b"second").wait("replicated", 60)
 
 
-@pytest.mark.parametrize("change", with_nightly([remove_segment, put_an_older_one_back], [remove, rename, rename_lane]))
+@pytest.mark.parametrize("change", with_nightly([put_an_older_one_back], [remove_segment, remove, rename, rename_lane]))
 def test_nothing_is_acknowledged_that_is_not_at_its_place(scene: Scene, change: Callable[[Path], object]) -> None:
     """The segment is open, so to write it and to sync it goes on to succeed. The next run heals."""
     with scene.open() as store, store.producer() as producer:
@@ -65,6 +65,7 @@ def test_nothing_is_acknowledged_that_is_not_at_its_place(scene: Scene, change: 
             check_equal(scene)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", with_nightly([remove_whole_segment], [rename_lane]))
 def test_whole_segments_that_are_removed_come_again(scene: Scene, change: Callable[[Path], object]) -> None:
     """Nothing is written to them any more, so no sync notices. Before, only the next start did."""
@@ -78,6 +79,7 @@ def test_whole_segments_that_are_removed_come_again(scene: Scene, change: Callab
         await_equal(scene)
 
 
+@pytest.mark.nightly
 def test_a_copy_that_is_renamed_while_it_rests_ends(scene: Scene) -> None:
     """Nothing comes that would have to be synced. No new copy begins at the old place."""
     scene.copied(fill)

@@ -34,6 +34,7 @@ def in_sync(store: commitlog.Store, count: int) -> None:
     wait_until(lambda: store.statistics().lanes[0].in_sync == count, f"{count} in sync")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("held", with_nightly([{"to store", "to replica"}], [{"to store"}, {"to replica"}]))
 def test_a_line_that_is_silent(scene: Scene, held: set[str]) -> None:
     """Both ends are open, and nothing comes: in one way, or a partition.
@@ -71,6 +72,7 @@ def test_a_line_that_is_cut_again_and_again(scene: Scene) -> None:
         check_equal(scene)
 
 
+@pytest.mark.nightly
 def test_a_bit_that_a_line_turns_over(scene: Scene) -> None:
     """In either way TLS notices it. The replica connects again: it is not of the certificates."""
     with over_a_line(scene) as (store, producer, made):
@@ -84,6 +86,7 @@ def test_a_bit_that_a_line_turns_over(scene: Scene) -> None:
             check_equal(scene)
 
 
+@pytest.mark.nightly
 def test_a_bit_that_a_line_turns_over_in_the_handshake(scene: Scene) -> None:
     """In either way: the replica connects again, and blames no certificate."""
     with scene.open() as store, line(scene.port) as made, store.producer() as producer:

@@ -62,6 +62,7 @@ def test_a_promotion_says_what_an_older_copy_lacks(scene: Scene) -> None:
     assert f"lane 0 lacks {lacks:,} bytes that this copy had acknowledged" in said
 
 
+@pytest.mark.nightly
 def test_a_promotion_says_that_nobody_could_be_asked(scene: Scene) -> None:
     """On another machine, say: then it is the time that tells how old the copy is."""
     with_older(scene)
@@ -73,6 +74,7 @@ def test_a_promotion_says_that_nobody_could_be_asked(scene: Scene) -> None:
     assert re.search(r"this directory has heard of localhost:\d+ until 20\d\d-", said[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", with_nightly([b'"lane"'], [b"", b"[]", b"null"]))
 def test_a_damaged_witness_is_named(scene: Scene, change: bytes) -> None:
     """A start of the copy names it too, and writes it anew."""
@@ -89,6 +91,7 @@ def test_a_damaged_witness_is_named(scene: Scene, change: bytes) -> None:
     assert command.said().count("does not say what a copy has acknowledged") == 1
 
 
+@pytest.mark.nightly
 def test_a_copy_without_a_place_for_its_witness_follows(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so once. A service's user may have no home."""
     (scene.path / "a file").touch()
@@ -125,6 +128,7 @@ def test_what_was_acknowledged_is_told_where_the_old_primary_comes_back(scene: S
     assert f"up to {end:,}: if that is the one that was promoted, it has lost {lacks:,} bytes" in said
 
 
+@pytest.mark.nightly
 def test_a_witness_of_an_earlier_epoch_tells_what_both_share(scene: Scene) -> None:
     """The old primary comes back under the name of the copy that was promoted."""
     lacks = with_older(scene)

@@ -58,6 +58,7 @@ def test_what_the_pool_has_is_set_aside_and_counted(scene: Scene) -> None:
         check_rejoined(scene.primary, common, surplus)
 
 
+@pytest.mark.nightly
 def test_an_older_store_json_hides_no_pool(scene: Scene) -> None:
     """It names no pool, and what is in it is not given up by the way."""
     with promoted(scene) as new:

@@ -21,6 +21,7 @@ from commitlog.remote import fetching, leased_position
 from commitlog.replicas.promotion import promote
 from commitlog.serving.server_processes import Server
 from commitlog.serving.server_settings import ServerSettings
+from tests.nightly import with_nightly
 from tests.replicas.scene import Scene, await_copy
 from tests.served import forget_connection
 from tests.serving.asking import address_of
@@ -104,6 +105,7 @@ def _behind_a_loss(
         forget_connection(both(primary, copy))
 
 
+@pytest.mark.nightly
 def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
     """They were read, and are lost: DataLoss, and a new reader begins where all agree."""
 
@@ -115,7 +117,7 @@ def test_messages_that_the_copy_does_not_have(scene: Scene) -> None:
         next(reader)
 
 
-@pytest.mark.parametrize("wants_more", [True, False])
+@pytest.mark.parametrize("wants_more", with_nightly([True], [False]))
 def test_a_commit_of_messages_that_the_copy_does_not_have(scene: Scene, wants_more: bool) -> None:
     """It is refused, also after DataLoss has told of them: new ones have their offsets."""
 
@@ -133,8 +135,8 @@ def test_a_commit_of_messages_that_the_copy_does_not_have(scene: Scene, wants_mo
             assert [int(message.value) for message in again] == [*range(50), *range(100, 120)]
 
 
-@pytest.mark.parametrize("name", [None, "billing"])
-@pytest.mark.parametrize("then", ["next", "messages", "columns"])
+@pytest.mark.parametrize("name", with_nightly(["billing"], [None]))
+@pytest.mark.parametrize("then", with_nightly(["next"], ["messages", "columns"]))
 def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene, name: str | None, then: str) -> None:
     batches: Iterator[pa.RecordBatch] = iter(())
 
@@ -154,6 +156,7 @@ def test_columns_of_messages_that_the_copy_does_not_have(scene: Scene, name: str
                 reader.commit()
 
 
+@pytest.mark.nightly
 def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read without one."""
     monkeypatch.setattr(leased_position, "PATIENCE_SECONDS", 0.1)
@@ -169,7 +172,7 @@ def test_a_replica_holds_no_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
         forget_connection(address_of(copy))
 
 
-@pytest.mark.parametrize("read", [20, 55])
+@pytest.mark.parametrize("read", with_nightly([55], [20]))
 def test_in_the_middle_of_what_the_copy_does_not_have(scene: Scene, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
     """It goes on if it had none of the lost messages; new ones are never taken for the rest.
 

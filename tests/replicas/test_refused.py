@@ -117,6 +117,7 @@ def test_a_copy_of_another_store_is_refused(scene: Scene) -> None:
         keeper(scene).run()
 
 
+@pytest.mark.nightly
 def test_who_rejoins_the_wrong_store_is_told_and_stays_as_it_was(scene: Scene, tmp_path: Path) -> None:
     """The store at the address is away, is another one, or was not promoted."""
     with scene.open() as store:
@@ -183,6 +184,7 @@ def test_a_store_that_was_restored_has_another_log(scene: Scene) -> None:
             keeper(scene).run()
 
 
+@pytest.mark.nightly
 def test_a_copy_too_far_behind_is_refused_and_again_begins_a_new_one(scene: Scene) -> None:
     """The old one is renamed. The new one begins where the store does, with all its topics."""
     scene.sections["retention"] = {"max_bytes": 4 * SEGMENT_BYTES, "interval_ms": 20}
@@ -237,6 +239,7 @@ def test_a_copy_of_a_later_epoch_stops_the_old_primary(scene: Scene) -> None:
         old.close()
 
 
+@pytest.mark.nightly
 def test_a_second_copy_of_one_name_ends_the_first_one_by_name(scene: Scene) -> None:
     """Else the two would end each other's connections for ever, and neither would say why."""
     with scene.open() as store, scene.replica() as first:

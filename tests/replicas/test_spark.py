@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import commitlog
 from commitlog.replicas.promotion import promote
 from tests.replicas.scene import Scene, await_copy
@@ -51,6 +53,7 @@ def test_a_query_goes_on_with_exactly_the_missing_rows(spark: SparkSession, scen
     assert sorted(row["offset"] for row in rows) == list(range(100))
 
 
+@pytest.mark.nightly
 def test_a_query_in_real_time_goes_on_through_a_promotion(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
     """It follows the copy before, and after: each row comes once."""
     noting = Noting(tmp_path / "noted")

@@ -62,6 +62,7 @@ def test_what_only_the_old_primary_had_is_a_loss(scene: Scene, read_of_primary: 
                 reader.partitions(begin, end)
 
 
+@pytest.mark.nightly
 def test_a_query_that_may_go_on_leaves_nothing_of_the_copy_out(
     scene: Scene, read_of_primary: tuple[Offset, Offset]
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_query_that_may_go_on_leaves_nothing_of_the_copy_out(
         end_of(reader, last)
 
 
+@pytest.mark.nightly
 def test_a_query_that_has_read_no_more_than_the_copy_goes_on(scene: Scene) -> None:
     """On the copy, before and after it is promoted, by the same reader and by a new one."""
     with scene.open() as store, stream(scene.primary) as reader, scene.follower():

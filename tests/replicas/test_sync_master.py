@@ -89,6 +89,7 @@ def test_the_sink_by_url_waits_too(store: commitlog.Store, scene: Scene) -> None
         check_waits(scene, url)
 
 
+@pytest.mark.nightly
 def test_a_remote_producer_hears_that_no_replica_is_there(store: commitlog.Store, scene: Scene) -> None:
     """Its message stays in the log, is not sent again, and is done when a replica has come."""
     with served(store) as url, commitlog.RemoteProducer(url) as producer:

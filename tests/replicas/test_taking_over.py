@@ -155,6 +155,7 @@ def test_a_primary_that_meets_the_promoted_store_stops_and_does_not_start_again(
     assert "superseded: a replica of it was promoted" in command("stat", str(scene.primary))
 
 
+@pytest.mark.nightly
 def test_of_two_promoted_copies_the_later_one_goes_on(scene: Scene) -> None:
     """The other one stops when it hears of it. What only that had comes to its quarantine."""
     copied(scene)
@@ -175,6 +176,7 @@ def test_of_two_promoted_copies_the_later_one_goes_on(scene: Scene) -> None:
     assert values_of(scene.copy) == values_of(other) == [b"one", b"two", b"five"]
 
 
+@pytest.mark.nightly
 def test_a_backup_does_not_take_over_from_a_store_that_runs(scene: Scene) -> None:
     """A backup that is tried out would begin a later epoch, and the store would have to stop."""
     copied(scene)

@@ -25,6 +25,7 @@ def files_of(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in found}
 
 
+@pytest.mark.nightly
 def test_rows_of_a_typed_topic_can_be_read_in_the_copy(scene: Scene) -> None:
     """Also those of a schema that grows while the copy follows."""
     with scene.open() as store, scene.follower():
@@ -156,6 +157,7 @@ def test_lanes_that_come_later_are_copied(scene: Scene) -> None:
         assert sorted(log_of(scene.copy)) == [0, 1]
 
 
+@pytest.mark.nightly
 def test_what_is_trimmed_or_deleted_stays_so_on_a_promoted_copy(scene: Scene) -> None:
     with scene.open() as store, scene.follower():
         producer = store.producer()

@@ -117,12 +117,13 @@ def check(slave: SlaveStore, lane: Path, begin: int, end: int) -> None:
     assert log_of(slave.root, begin, end) == log_of(lane, begin, end)
 
 
+@pytest.mark.nightly
 @pytest.mark.lasting
 @pytest.mark.parametrize("kinds", with_nightly(["Slave5"], ["Slave5 Slave4"]))
 def test_slaves_follow_are_killed_and_follow_again(tmp_path: Path, kinds: str) -> None:
     """RocketMQ 4.9.8 and 5.4.0 at the same time: logs and consume queues are equal to ours.
 
-    Those of `kinds` have followed before and were killed; daily the other one begins then.
+    Those of `kinds` have followed before and were killed; another one begins then.
     """
     with commitlog.Store.open(tmp_path / "store", CONFIG) as store, store.producer() as producer:
         lane = store.path / "lanes" / "0"
