@@ -80,6 +80,7 @@ def numbers(path: Path, *, ignore_corrupt: bool = False) -> list[int]:
         return [int(message.value.partition(b":")[0]) for message in reader if message.partition == 0]
 
 
+@pytest.mark.nightly
 def test_buffers_of_nobody_and_of_another_lane(tmp_path: Path, begins: list[int]) -> None:
     """They are refused by name, and the store is whole where they are put back."""
     path = tmp_path / "store"

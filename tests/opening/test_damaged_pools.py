@@ -26,6 +26,7 @@ from tests.builders.killed import kill_store
 from tests.builders.scrape import halted
 from tests.command_line import run_process
 from tests.crash.scene import halted_process, pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16}}
@@ -77,6 +78,7 @@ def test_write_buffers_whose_control_file_is_gone_are_not_passed_over(tmp_path: 
     assert values(path) == [b"only in memory"]
 
 
+@pytest.mark.nightly
 def test_a_pool_of_another_layout_is_left_to_the_version_that_made_it(tmp_path: Path) -> None:
     """Of a killed store that was upgraded: what only its memory has is not given up."""
     path = tmp_path / "store"
@@ -144,7 +146,7 @@ def test_a_pool_that_has_lost_its_positions(tmp_path: Path) -> None:
         list(reader)
 
 
-@pytest.mark.parametrize("length", [(1 << 16) + 20, (1 << 16) - 20])
+@pytest.mark.parametrize("length", with_nightly([(1 << 16) - 20], [(1 << 16) + 20]))
 def test_a_segment_of_a_wrong_size_keeps_what_only_it_has(length: int, tmp_path: Path) -> None:
     """It was written directly, nothing of it is flushed, and its file has another size now."""
     path, config = tmp_path / "store", {"store": CONFIG["store"] | {"write_path": "direct"}}
@@ -196,7 +198,7 @@ def values(path: Path) -> list[bytes]:
         return [message.value for message in reader]
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", with_nightly([True], [False]))
 def test_a_new_store_json_hides_no_pool(named: bool, tmp_path: Path, shm_root: Path) -> None:
     """The file is lost, and all that names the store's id: the start makes a new one.
 
@@ -220,7 +222,7 @@ def test_a_new_store_json_hides_no_pool(named: bool, tmp_path: Path, shm_root: P
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("control", ["there", "lost"])
+@pytest.mark.parametrize("control", with_nightly(["lost"], ["there"]))
 def test_an_emptied_store_names_its_pool(
     control: str, tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,7 +239,7 @@ def test_an_emptied_store_names_its_pool(
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("kind", ["older", "new"])
+@pytest.mark.parametrize("kind", with_nightly(["new"], ["older"]))
 def test_a_pool_that_no_store_json_names_tells_what_was_flushed(kind: str, tmp_path: Path) -> None:
     """All of it was, and the lane's files are older, or its directory is lost: that is damage."""
     path, aside = tmp_path / "store", tmp_path / "aside"
@@ -263,7 +265,7 @@ def test_a_pool_that_no_store_json_names_tells_what_was_flushed(kind: str, tmp_p
             values(path)
 
 
-@pytest.mark.parametrize("kind", ["older", "new"])
+@pytest.mark.parametrize("kind", with_nightly(["older"], ["new"]))
 def test_a_pool_that_is_gone_and_that_no_store_json_names(
     kind: str, tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

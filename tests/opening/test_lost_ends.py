@@ -11,6 +11,7 @@ import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CorruptRecord, DamagedFile, DataLoss
 from tests.builders.killed import kill_store
+from tests.nightly import with_nightly
 
 CONFIG = {"store": {"segment_bytes": 1 << 16}}
 SENT = {"spread": 10, "together": 5}
@@ -54,6 +55,7 @@ def check(path: Path, *, named: bool = True) -> None:
         assert {topic: producer.send(topic, b"new").offset for topic in SENT} == SENT
 
 
+@pytest.mark.nightly
 def test_after_a_stop(sound: Path, tmp_path: Path) -> None:
     """The start tells which messages are missing."""
     path = shutil.copytree(sound, tmp_path / "store")
@@ -71,7 +73,7 @@ def test_in_a_backup(sound: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("has_pool", [False, True])
+@pytest.mark.parametrize("has_pool", with_nightly([False], [True]))
 def test_after_a_kill(has_pool: bool, sound: Path, tmp_path: Path) -> None:
     """What the last stop noted is true still."""
     path = shutil.copytree(sound, tmp_path / "store")

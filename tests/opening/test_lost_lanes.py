@@ -9,6 +9,7 @@ import pytest
 
 import commitlog
 from commitlog.errors import DamagedFile, ReadingWarning
+from tests.nightly import with_nightly
 
 COUNT = 10
 
@@ -37,7 +38,7 @@ def check(path: Path, intact: int) -> None:
     assert len(given) == intact
 
 
-@pytest.mark.parametrize("lane", [0, 1])
+@pytest.mark.parametrize("lane", with_nightly([1], [0]))
 def test_an_empty_directory_in_the_place_of_a_lane(lane: int, sound: Path, tmp_path: Path) -> None:
     """So do readers of the backups, while nothing was sent since, and later."""
     path = shutil.copytree(sound, tmp_path / "store")

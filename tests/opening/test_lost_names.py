@@ -15,6 +15,7 @@ from commitlog.errors import CorruptRecord, DamagedFile, DataLoss, ReadingWarnin
 from commitlog.opening.recovery import recover_lane
 from tests.builders.killed import kill_store
 from tests.command_line import run
+from tests.nightly import with_nightly
 from tests.opening.test_recovery_killed import DyingChannel, Killed
 
 CONFIG = {"store": {"segment_bytes": 1 << 16}}
@@ -76,6 +77,7 @@ def check(path: Path, *, named: bool = True) -> None:
             list(reader)
 
 
+@pytest.mark.nightly
 @passes_queues_over
 def test_after_a_stop(sound: Path, tmp_path: Path) -> None:
     """Before a start and after each one, also where the queues of the first one are lost again."""
@@ -92,7 +94,7 @@ def test_after_a_stop(sound: Path, tmp_path: Path) -> None:
 
 @passes_queues_over
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("has_pool", [False, True])
+@pytest.mark.parametrize("has_pool", with_nightly([False], [True]))
 def test_after_a_kill(has_pool: bool, sound: Path, tmp_path: Path) -> None:
     """With the pool, too: it has counted more entries than are found."""
     path = shutil.copytree(sound, tmp_path / "store")
@@ -106,6 +108,7 @@ def test_after_a_kill(has_pool: bool, sound: Path, tmp_path: Path) -> None:
     check(path)
 
 
+@pytest.mark.nightly
 @passes_queues_over
 def test_in_a_backup(sound: Path, tmp_path: Path) -> None:
     """Whether a start has noted the damage, or not; and in the store that is made of it."""
@@ -133,7 +136,7 @@ def test_who_goes_on(sound: Path, tmp_path: Path) -> None:
         assert list(reader) == []
 
 
-@pytest.mark.parametrize("queues", [False, True])
+@pytest.mark.parametrize("queues", with_nightly([True], [False]))
 def test_nobody_is_told_in_vain(queues: bool, sound: Path, tmp_path: Path) -> None:
     """Where the queues, or `ends.json`, tell all topics, readers of the others hear nothing."""
     path = shutil.copytree(sound, tmp_path / "store")

@@ -14,6 +14,7 @@ from commitlog.disk.store_directory import LaneDirectory, StoreFacts
 from commitlog.errors import CorruptRecord, DamagedFile, ReadingWarning
 from commitlog.inspecting.verify import verify_store
 from tests.builders.hand_made import BEGIN_MS, HandMadeLane, HandMadeStore
+from tests.nightly import with_nightly
 
 SEGMENT = 1 << 12
 COUNT = 100
@@ -69,7 +70,7 @@ def check(lane: HandMadeLane, path: Path, wanted: list[bytes]) -> None:
         assert [message.value for message in reader] == wanted
 
 
-@pytest.mark.parametrize("kind", ["lost", "old"])
+@pytest.mark.parametrize("kind", with_nightly(["lost"], ["old"]))
 def test_consume_queues_tell(lane: HandMadeLane, kind: str) -> None:
     """They name what was flushed: no start takes it for a torn tail."""
     if kind == "old":
@@ -95,7 +96,7 @@ def test_nothing_tells(lane: HandMadeLane) -> None:
     assert list(directory_of(lane).quarantine.glob("torn-*.json"))
 
 
-@pytest.mark.parametrize("kind", ["lost", "old"])
+@pytest.mark.parametrize("kind", with_nightly(["old"], ["lost"]))
 def test_entries_of_another_lane_tell_nothing(lane: HandMadeLane, kind: str, tmp_path: Path) -> None:
     """An entry counts only where its record is."""
     other = HandMadeStore(tmp_path / "other", SEGMENT).lane(0)
@@ -112,7 +113,7 @@ def test_entries_of_another_lane_tell_nothing(lane: HandMadeLane, kind: str, tmp
         assert [message.value for message in reader] == intact(lane, BAD)
 
 
-@pytest.mark.parametrize("kind", ["lost", "old"])
+@pytest.mark.parametrize("kind", with_nightly(["old"], ["lost"]))
 def test_a_backup_has_what_a_start_keeps(lane: HandMadeLane, kind: str, tmp_path: Path) -> None:
     """Of a store that was killed. `verify` does not call it a torn tail either."""
     if kind == "old":
@@ -124,7 +125,7 @@ def test_a_backup_has_what_a_start_keeps(lane: HandMadeLane, kind: str, tmp_path
     check(lane, tmp_path / "backup", intact(lane))
 
 
-@pytest.mark.parametrize("harm", ["zeros", "removed"])
+@pytest.mark.parametrize("harm", with_nightly(["removed"], ["zeros"]))
 @pytest.mark.parametrize("kind", ["killed", "stopped", "old"])
 def test_consume_queues_tell_of_a_lost_end(lane: HandMadeLane, kind: str, harm: str) -> None:
     """The last segment is lost, the positions are lost or old: no offset is used again."""
@@ -146,7 +147,7 @@ def test_consume_queues_tell_of_a_lost_end(lane: HandMadeLane, kind: str, harm: 
         assert [message.value for message in reader] == [*intact(lane, kept), b"new"]
 
 
-@pytest.mark.parametrize("kind", ["claims more", "of its own topic"])
+@pytest.mark.parametrize("kind", with_nightly(["claims more"], ["of its own topic"]))
 def test_the_last_record_was_flushed(kind: str, tmp_path: Path) -> None:
     """It is damaged, and its entry says that it was flushed: it is no torn tail.
 
@@ -176,7 +177,7 @@ def test_the_last_record_was_flushed(kind: str, tmp_path: Path) -> None:
             list(reader)
 
 
-@pytest.mark.parametrize("queues", ["kept", "lost"])
+@pytest.mark.parametrize("queues", with_nightly(["lost"], ["kept"]))
 def test_nothing_is_left_of_the_log(queues: str, tmp_path: Path) -> None:
     """But for the file that was made ahead: the log does not begin with it."""
     store = HandMadeStore(tmp_path / "store", SEGMENT)

@@ -183,6 +183,7 @@ def test_tools_say_it(started: Started) -> None:
     assert set(reason.lanes) == lanes
 
 
+@pytest.mark.nightly
 def test_a_backup_says_it(started: Started, tmp_path: Path) -> None:
     """Of each lane, before a start and after one. The next one is no trouble."""
     for store in (started.path, started.path.with_name("as-it-was")):

@@ -37,7 +37,7 @@ def pipe(segment: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", with_nightly([directory], [link, pipe]))
-@pytest.mark.parametrize("pool", ["kept", "lost"])
+@pytest.mark.parametrize("pool", with_nightly(["lost"], ["kept"]))
 def test_the_log_goes_on_there(pool: str, harm: Callable[[Path], None], tmp_path: Path) -> None:
     """A start sets it aside, and says so: else no producer would get any further."""
     path = tmp_path / "store"

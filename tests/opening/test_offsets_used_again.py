@@ -17,6 +17,7 @@ from commitlog.reading.named_readers import NamedReaders
 from commitlog.reading.stored_position import StoredPosition
 from commitlog.remote.leased_position import LeasedPosition
 from tests.builders.killed import kill_store
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import is_by_url, place_of
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import end_of, rows, stream
@@ -56,7 +57,7 @@ def older(lane: LaneDirectory) -> Path:
     return lane.path.parents[2] / "older"
 
 
-HARMS = {"given up": (give_up, 0), "older": (put_back, 10), "with queues": (lose_with_queues, None), "kept": (lose, 20)}
+HARMS = {"older": (put_back, 10), "given up": (give_up, 0), "with queues": (lose_with_queues, None), "kept": (lose, 20)}
 """How the lane is harmed, and how many of the old offsets are not given out again."""
 
 
@@ -81,7 +82,7 @@ def read(path: Path) -> list[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
-@pytest.mark.parametrize(("harm", "kept"), HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize(("harm", "kept"), with_nightly(list(HARMS.values())[:1], list(HARMS.values())[1:]), ids=HARMS)
 def test_new_messages_are_not_taken_for_old_ones(
     harm: Callable[[LaneDirectory], None], kept: int | None, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_who_reads_meanwhile_is_told(tmp_path: Path) -> None:
         assert [message.value for message in slow] == NEW[:10]
 
 
+@by_url_nightly
 @pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
 @pytest.mark.usefixtures("both_ways")
 def test_a_start_as_a_new_reader_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +217,9 @@ AGAIN = {
 
 
 @pytest.mark.filterwarnings("ignore:.*(left out|is damaged from offset):commitlog.errors.ReadingWarning")
-@pytest.mark.parametrize(("harm", "again", "topic"), AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize(
+    ("harm", "again", "topic"), with_nightly(list(AGAIN.values())[:1], list(AGAIN.values())[1:]), ids=AGAIN
+)
 def test_damage_after_damage_begins_an_epoch(
     harm: Callable[[LaneDirectory], None], again: Callable[[LaneDirectory], None], topic: str, tmp_path: Path
 ) -> None:
@@ -250,6 +254,7 @@ def test_damage_after_damage_begins_an_epoch(
         assert rows(query, end, end_of(query, end))[-3:] == [b"after"] * 3
 
 
+@pytest.mark.nightly
 def test_a_note_that_cannot_be_read_ends_no_start(tmp_path: Path) -> None:
     """A start with its pool writes no note anew. Such a note is new damage once."""
     path = tmp_path / "store"

@@ -15,6 +15,7 @@ import pytest
 
 import commitlog
 from tests.command_line import run
+from tests.nightly import with_nightly
 from tests.opening.older_stores.making import HERE, make, shown
 
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in HERE.glob("*.tar.xz"))
@@ -37,13 +38,14 @@ def test_there_is_a_store_of_the_first_version() -> None:
     assert "0.1.0" in VERSIONS
 
 
+@pytest.mark.nightly
 def test_the_stores_of_this_version_can_be_made(tmp_path: Path, unpacked: Path) -> None:
     """As before a release: of the same kinds."""
     make(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in unpacked.iterdir()}
 
 
-@pytest.mark.parametrize("name", ["stopped", "cut-off", "backup", "replica"])
+@pytest.mark.parametrize("name", with_nightly(["cut-off", "replica"], ["stopped", "backup"]))
 def test_a_store_opens_and_goes_on(name: str, unpacked: Path, expected: Any) -> None:
     """One that was stopped, one that a power loss cut off, a backup and a replica in its place.
 

@@ -144,7 +144,7 @@ class UnsyncedLog(DyingChannel):
             file.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", ["no queue", "no positions"])
+@pytest.mark.parametrize("harm", with_nightly(["no positions"], ["no queue"]))
 def test_a_power_cut_in_it_is_never_called_damage(harm: str, tmp_path: Path) -> None:
     """The entries that it places are no proof that records were flushed which it has not synced."""
     lane = make_lane(tmp_path / "3")

@@ -117,6 +117,7 @@ def _zombies(count: int) -> list[int]:
     return sorted(ended) if len(ended) == count else []
 
 
+@pytest.mark.nightly
 def test_memory_that_is_still_in_use_can_be_removed_later(tmp_path: Path, shm_root: Path) -> None:
     """`destroy` says when: the processes of a store that is gone leave by themselves."""
     killed(tmp_path / "gone", unflushed=False)
