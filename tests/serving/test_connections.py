@@ -129,6 +129,7 @@ def test_a_server_that_is_started_again_is_waited_for(store: HandMadeStore) -> N
     assert found == [store.rows("orders")]
 
 
+@pytest.mark.nightly
 def test_a_process_that_can_not_be_started_again_at_once(
     store: HandMadeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_producer_passes_over_a_copy_that_does_not_run(tmp_path: Path) -> None
             assert len(list(reader)) == 2
 
 
+@pytest.mark.nightly
 def test_a_reader_passes_over_a_copy_that_is_behind(tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "store")
     store.lane(0).append("orders", b"first")

@@ -112,6 +112,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_stream(large: HandMadeStore)
     assert process.pid not in {child.pid for child in processes_of(os.getpid()) if child.is_running()}
 
 
+@pytest.mark.nightly
 def test_each_process_has_a_port_that_clients_are_told(tmp_path: Path) -> None:
     """Also after one of them was killed. What clients have used stays counted."""
     store = small_store(tmp_path / "store")
@@ -150,6 +151,7 @@ def test_the_command_ends_with_sigterm(tmp_path: Path) -> None:
             ask(first)
 
 
+@pytest.mark.nightly
 def test_the_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """The parent can't end them then: they see that it is gone."""
     store = small_store(tmp_path / "store")
@@ -161,6 +163,7 @@ def test_the_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: not [child for child in children if child.is_running()], "its processes end")
 
 
+@pytest.mark.nightly
 def test_a_service_manager_hears_when_it_listens_and_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

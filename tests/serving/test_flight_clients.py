@@ -258,6 +258,7 @@ def names(infos: Iterator[flight.FlightInfo]) -> list[tuple[str, str]]:
     return [(info.descriptor.path[0].decode(), info.descriptor.path[1].decode()) for info in infos]
 
 
+@pytest.mark.nightly
 def test_a_token_shows_its_topics_only(store: HandMadeStore, tmp_path: Path) -> None:
     """The others are not listed, not named in errors, and refused."""
     tokens = tmp_path / "tokens.json"
@@ -304,6 +305,7 @@ def test_a_token_shows_its_topics_only(store: HandMadeStore, tmp_path: Path) -> 
             commitlog.read_arrow(url, "orders", token=some)
 
 
+@pytest.mark.nightly
 def test_several_stores_and_processes(store: HandMadeStore, tmp_path: Path) -> None:
     """All are listed. Endpoints name the processes, and each process takes any ticket."""
     other = HandMadeStore(tmp_path / "other")

@@ -17,6 +17,7 @@ import pytest
 import commitlog
 from commitlog.serving.access import Access, add_token
 from tests import command_line
+from tests.nightly import with_nightly
 from tests.serving.asking import server_of
 
 SEGMENT_BYTES, BUFFERS = 1 << 16, 3
@@ -61,7 +62,7 @@ def recorded(port: int) -> Iterator[tuple[int, bytearray]]:
                 carrier.join()
 
 
-@pytest.fixture(scope="module", params=["pool", "direct"])
+@pytest.fixture(scope="module", params=with_nightly(["pool"], ["direct"]))
 def mixed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A stopped store of one lane, and the log offset behind its last secret message.
 

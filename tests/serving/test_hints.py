@@ -66,7 +66,7 @@ def refusal(door: Door, *arguments: Any, **given: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("names", DOORS)
+@pytest.mark.parametrize("names", with_nightly(list(DOORS)[:1], list(DOORS)[1:]))
 def test_what_can_be_given_is_named(
     names: str, shared: HandMadeStore, certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_the_name_of_a_client_that_is_killed_is_free_at_once(
     assert position(store) == {"orders": {0: 100, 1: 100}}
 
 
+@pytest.mark.nightly
 def test_a_server_that_was_killed_gives_the_name_again(
     store: HandMadeStore, server: Server, tokens: dict[str, str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_server_that_was_killed_gives_the_name_again(
     assert position(store) == {"orders": {0: 100, 1: 100}}
 
 
+@pytest.mark.nightly
 def test_topics_that_a_client_may_not_see_are_not_kept_for_it(
     store: HandMadeStore, server: Server, tokens: dict[str, str]
 ) -> None:

@@ -72,6 +72,7 @@ def endless(ticket: bytes, rows: int) -> bytes:
     return orjson.dumps(asked)
 
 
+@pytest.mark.nightly
 def test_slow_readers_keep_nobody_waiting_and_take_little_memory(server: Server) -> None:
     process = process_of(server)
     with ExitStack() as slow, client_of(address_of(server)) as quick:
@@ -135,6 +136,7 @@ def test_streams_that_do_not_fit_into_memory_are_refused(large: HandMadeStore, m
         assert server.pids == pids
 
 
+@pytest.mark.nightly
 def test_connections_that_say_nothing_or_nonsense_are_ended(tmp_path: Path, certificates: Certificates) -> None:
     """And others get in meanwhile: 100 idle ones, garbage, half of a handshake."""
     store = small_store(tmp_path / "store")
@@ -170,6 +172,7 @@ def test_connections_that_say_nothing_or_nonsense_are_ended(tmp_path: Path, cert
             assert sorted(client.rows(client.ticket())) == store.rows("orders")
 
 
+@pytest.mark.nightly
 def test_a_large_message_of_a_client_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is ended while it comes. A quick client is refused before the server looks."""
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"

@@ -78,6 +78,7 @@ def test_a_token_of_a_file_is_replaced_while_a_client_runs(tmp_path: Path, token
             client.look()
 
 
+@pytest.mark.nightly
 def test_a_named_reader_goes_on_with_a_new_token(tmp_path: Path, tokens: Path) -> None:
     """The server holds the name for the old token, whose place the new one takes."""
     store = small_store(tmp_path / "store")
@@ -93,6 +94,7 @@ def test_a_named_reader_goes_on_with_a_new_token(tmp_path: Path, tokens: Path) -
         reader.commit()
 
 
+@pytest.mark.nightly
 def test_appending_over_tls_ends_with_the_right_to(tmp_path: Path, tokens: Path, certificates: Certificates) -> None:
     certificate, key = certificates.make("append")
     token = add_token(tokens, Access("shop", write=True))

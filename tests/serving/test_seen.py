@@ -71,6 +71,7 @@ def test_a_client_is_seen_by_its_name(tmp_path: Path) -> None:
     assert "server" not in shown("stat", store.path)
 
 
+@pytest.mark.nightly
 def test_an_open_stream_is_seen(tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "store", segment_bytes=1 << 20)
     for _ in range(20):
@@ -105,6 +106,7 @@ def test_a_server_is_seen_in_the_store_that_is_there_now(tmp_path: Path) -> None
     assert list(store.directory.servers_directory.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_server_that_was_killed_is_not_seen(tmp_path: Path) -> None:
     """The next one removes what it has left."""
     store = small_store(tmp_path / "store")

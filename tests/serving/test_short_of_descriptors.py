@@ -60,6 +60,7 @@ def server(store: commitlog.Store) -> Iterator[Server]:
         forget_connection(parse_address(url_of_store(running)))
 
 
+@pytest.mark.nightly
 def test_a_read_goes_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url = url_of_store(server)
     assert commitlog.read(url, "orders").count() == 8

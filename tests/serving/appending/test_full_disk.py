@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import commitlog
 from tests.namespaces import with_tmpfs
 from tests.serving.asking import server_of, url_of_store
@@ -47,6 +49,7 @@ print("flushed", flush=True)
 """
 
 
+@pytest.mark.nightly
 def test_a_full_disk(tmp_path: Path) -> None:
     """A RemoteProducer sends again what is not flushed; others hear how much is in the log."""
     place = tmp_path / "disk"

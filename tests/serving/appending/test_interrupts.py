@@ -9,9 +9,10 @@ import pytest
 import commitlog
 from commitlog.remote import outbox
 from tests.interrupts import interrupted
+from tests.nightly import with_nightly
 
 
-@pytest.mark.parametrize("call", ["send", "close"])
+@pytest.mark.parametrize("call", with_nightly(["close"], ["send"]))
 def test_each_place_of_a_call(store: commitlog.Store, url: str, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """What was sent arrives once, in order. A message whose `send` was interrupted may be there."""
     monkeypatch.setattr(outbox, "BATCH_MESSAGES", 1)

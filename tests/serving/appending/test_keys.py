@@ -58,6 +58,7 @@ def test_keys_of_any_bytes_by_flight(store: commitlog.Store, url: str, served_ba
     assert commitlog.read_arrow(store.path, "copy").read_all()["key"].to_pylist() == KEYS * 4
 
 
+@pytest.mark.nightly
 def test_cat_of_a_key_of_bytes(store: commitlog.Store) -> None:
     with commitlog.Producer(store.path) as producer:
         producer.send("shown", b"x", key=BytesKey.of(b"\xff\x00"))

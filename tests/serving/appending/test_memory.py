@@ -96,6 +96,7 @@ def test_a_batch_that_unpacks_to_much(server: Server, store: commitlog.Store, co
     other.close()
 
 
+@pytest.mark.nightly
 def test_a_message_of_a_stranger_that_grpc_unpacks(tmp_path: Path) -> None:
     """It costs no more than one process of the server, which is started again. Others go on."""
     store, tokens = small_store(tmp_path / "store"), tmp_path / "tokens.json"

@@ -72,6 +72,7 @@ def test_a_store_that_is_stopped_and_started(tmp_path: Path, served_base: str, s
     assert set(values[1:]) == {b"after"}, "it may be doubled"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bad_day", with_nightly(["deleted"], ["restored"]))
 def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path, store_config: dict[str, Any]) -> None:
     """Under the number of their version, the store has other columns now, or none."""
@@ -107,6 +108,7 @@ def test_rows_of_a_schema_that_is_gone_are_refused(bad_day: str, tmp_path: Path,
         assert commitlog.read_arrow(path, "orders").read_all().to_pylist() == [{"id": 3, "n": 7}]
 
 
+@pytest.mark.nightly
 def test_a_server_that_does_not_come_back(store: commitlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Receipts, flush, send and close say so: no message is lost without a word."""
     monkeypatch.setattr(stream_threads, "RESEND_SECONDS", 0.5)

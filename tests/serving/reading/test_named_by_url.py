@@ -39,6 +39,7 @@ from commitlog.serving.access import EVERYTHING, Access, add_token
 from commitlog.serving.served_store import ServedStore
 from commitlog.serving.server_processes import Server
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.nightly import with_nightly
 from tests.served import by_url, forget_connection, place_of
 from tests.serving.asking import Certificates, address_of, kill_process, server_of, url_of_store
 from tests.waiting import wait_until
@@ -107,6 +108,7 @@ def test_one_message_is_committed(store: HandMadeStore, url: str) -> None:
         assert first.partition != second.partition or third
 
 
+@pytest.mark.nightly
 def test_automatic_commits(store: HandMadeStore, url: str) -> None:
     """The last message counts when another one was asked for."""
     with billing(url, auto_commit_seconds=0) as reader:
@@ -117,7 +119,7 @@ def test_automatic_commits(store: HandMadeStore, url: str) -> None:
     assert position(store) == {"orders": {0: 100, 1: 100}}
 
 
-@pytest.mark.parametrize("options", [{"topic": "other"}, {"topic": "orders", "lanes": {0}}])
+@pytest.mark.parametrize("options", with_nightly([{"topic": "orders", "lanes": {0}}], [{"topic": "other"}]))
 def test_a_place_is_not_forgotten_without_a_word(store: HandMadeStore, url: str, options: Any) -> None:
     """Of topics or lanes that the reader does not read any more."""
     with billing(url) as reader:
@@ -128,6 +130,7 @@ def test_a_place_is_not_forgotten_without_a_word(store: HandMadeStore, url: str,
     assert position(store) == {"orders": {0: 100, 1: 100}}
 
 
+@pytest.mark.nightly
 def test_members_and_topics_are_kept(store: HandMadeStore, url: str) -> None:
     """Retention has to know what the reader does not need."""
     with Reader(url, name="all", members=(1, 2)) as reader:
@@ -221,6 +224,7 @@ def test_a_server_that_is_killed(store: HandMadeStore, server: Server, url: str)
     assert found == list(Reader(store.path, "orders"))
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_away_for_too_long(
     store: HandMadeStore, server: Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +239,7 @@ def test_a_server_that_is_away_for_too_long(
     assert sum(position(store)["orders"].values()) == 0
 
 
-@pytest.mark.parametrize("what", ["moved", "used", "held", "removed"])
+@pytest.mark.parametrize("what", with_nightly(["held"], ["moved", "used", "removed"]))
 def test_a_name_that_was_lost(
     store: HandMadeStore, server: Server, url: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +297,7 @@ def test_a_reader_that_commits_by_itself_hears_that_its_name_was_lost(
     assert position(store) == {"orders": {0: 0, 1: 0}}
 
 
+@pytest.mark.nightly
 def test_the_lease_is_renewed(store: HandMadeStore, server: Server, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader whose user works for long keeps its name, also if the server is started again."""
     monkeypatch.setattr(leased_position, "RENEW_SECONDS", 0.05)
@@ -402,6 +407,7 @@ def test_readers_of_other_kinds(store: HandMadeStore, served: ServedStore) -> No
 # ---- TLS, tokens ---------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_with_tls_and_a_token(tmp_path: Path, store: HandMadeStore, certificates: Certificates) -> None:
     certificate, key = certificates.make("server")
     token_file = tmp_path / "token"

@@ -44,6 +44,7 @@ from commitlog.serving.server_processes import Server
 from tests.builders.hand_made import V6, HandMadeStore, small_store
 from tests.builders.vector_store import load
 from tests.namespaces import started_again
+from tests.nightly import with_nightly
 from tests.served import by_url, forget_connection, place_of
 from tests.serving.asking import address_of, kill_process, server_of, url_of_store
 from tests.waiting import wait_until
@@ -119,6 +120,7 @@ def test_the_same_messages(tmp_path: Path, served_base: str, topic: Any, options
     assert pickle.loads(pickle.dumps(far)) == by_path
 
 
+@pytest.mark.nightly
 def test_pieces_of_any_size(tmp_path: Path, served_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues are merged however few messages of each are there at a time."""
     path = varied_store(tmp_path / "store").path
@@ -172,6 +174,7 @@ def test_a_value_that_does_not_unpack(tmp_path: Path, served_base: str) -> None:
     assert far == by_path
 
 
+@pytest.mark.nightly
 def test_many_messages_that_no_memory_holds_at_once(
     tmp_path: Path, served_base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,7 +376,7 @@ def test_a_damaged_record(tmp_path: Path, served_base: str, ignore_corrupt: bool
         assert [one.offset for one in reader] == list(range(40, 100))
 
 
-@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("is_restored", with_nightly([False], [True]))
 def test_a_store_that_is_replaced(tmp_path: Path, server: Server, is_restored: bool) -> None:
     """By another one, or by a copy of it that is as long."""
     path, other = tmp_path / "store", tmp_path / "other"
@@ -395,7 +398,7 @@ def test_a_store_that_is_replaced(tmp_path: Path, server: Server, is_restored: b
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("isolation", ["flushed", "committed"])
+@pytest.mark.parametrize("isolation", with_nightly(["committed"], ["flushed"]))
 def test_a_machine_that_was_started_again(tmp_path: Path, isolation: Any) -> None:
     """What was committed may be lost then, and new messages have its offsets: nobody could tell."""
     store = small_store(tmp_path / "store").path
@@ -442,6 +445,7 @@ def test_what_is_refused(tmp_path: Path, served_base: str) -> None:
             Reader(place, **options)
 
 
+@pytest.mark.nightly
 def test_tokens(tmp_path: Path) -> None:
     """Only topics of the token; and once it is taken back, an error at the next batch."""
     store, file = small_store(tmp_path / "store"), tmp_path / "tokens.json"
