@@ -312,6 +312,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sent]:
         return path, fill([store.producer(), store.producer()], 1300)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "damage",
     with_nightly(

@@ -74,6 +74,7 @@ def test_a_receipt_of_a_lost_message_stays_unconfirmed(tmp_path: Path, shm_root:
         wait_until(lambda: told[1:] == [PutMessageStatus.PUT_OK], "the callback of the message that was kept")
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 def test_a_receipt_of_a_lost_message_outlives_another_loss(tmp_path: Path, shm_root: Path) -> None:
     """The second one begins further behind in the log."""

@@ -148,6 +148,7 @@ def _a_copy(path: Path, old: Path) -> None:
     shutil.copytree(old, path)
 
 
+@pytest.mark.nightly
 @pytest.mark.leaves_pools
 @pytest.mark.parametrize(
     "make", with_nightly([_another_store], [Path.mkdir, _a_copy]), ids=["another store", "empty", "a copy"]

@@ -140,6 +140,7 @@ def test_older_files_than_the_buffers_are_refused(tmp_path: Path, subtests: pyte
     case.is_whole()
 
 
+@pytest.mark.nightly
 def test_a_lane_without_buffers_is_older(tmp_path: Path) -> None:
     """The pool still says how far it was flushed: what its older files lack is damage."""
     case = Killed(tmp_path, 6, 2.5)
@@ -153,6 +154,7 @@ def test_a_lane_without_buffers_is_older(tmp_path: Path) -> None:
         list(reader)
 
 
+@pytest.mark.nightly
 def test_only_the_half_full_segment_is_older(tmp_path: Path) -> None:
     """It is right before what the buffers hold, whose files are missing.
 

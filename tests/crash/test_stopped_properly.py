@@ -101,6 +101,7 @@ def test_a_missing_segment_costs_its_records_only(filled: tuple[Path, list[int]]
     assert _good(path) == left
 
 
+@pytest.mark.nightly
 def test_a_lane_that_never_had_a_message(tmp_path: Path) -> None:
     """Such a lane begins at 0, also one that has only its directories."""
     path = tmp_path / "store"

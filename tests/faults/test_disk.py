@@ -178,6 +178,7 @@ def test_the_successor_of_a_flusher_killed_by_its_failed_sync_says_so(tmp_path: 
     check(sender.noted, read_store(tmp_path / "store"), deaths=0)
 
 
+@pytest.mark.nightly
 def test_short_writes_and_lost_flushers_cost_nothing_but_time(tmp_path: Path) -> None:
     """pwrite writes a little; syncs fail once and lose the pages; failed syncs kill flushers."""
     with faulty_store(tmp_path / "store") as sender:
@@ -305,6 +306,7 @@ def test_a_damaged_lane_is_passed_over_and_healed_by_the_next_start(
     assert [finding.offset for finding in report.lanes[0].findings] == [lost[3]]
 
 
+@pytest.mark.nightly
 def test_a_stop_says_what_is_left_of_a_lane_that_it_can_not_lock(tmp_path: Path) -> None:
     """A disk that fails altogether refuses the lane's lock, too.
 

@@ -89,7 +89,7 @@ def test_stages_at_their_start(stage: str, errors: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("errors", with_nightly([list(ERRORS[:2])], [list(ERRORS[2:])]), ids=",".join)
-@pytest.mark.parametrize("write_path", ["pool", "direct"])
+@pytest.mark.parametrize("write_path", with_nightly(["pool"], ["direct"]))
 def test_producers(write_path: str, errors: list[str], tmp_path: Path) -> None:
     """Making a producer and sending: an error of ours, or none.
 
@@ -208,6 +208,7 @@ def _lose_pool(path: Path) -> None:
         shutil.rmtree(facts.pool.directory, ignore_errors=True)
 
 
+@pytest.mark.nightly
 @errors_of("EDQUOT")
 def test_stops(error: str, tmp_path: Path) -> None:
     """A stop that is refused says what it has kept, and the next start has it."""

@@ -68,6 +68,7 @@ PATIENT: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_named_and_heals(tmp_path: Path) -> None:
     """A file system of 3 MB is full, and senders are told.
 

@@ -199,6 +199,7 @@ def test_a_reader_gets_what_is_kept_or_dataloss(
     assert at_every_call(log, look, monkeypatch) > 5
 
 
+@pytest.mark.nightly
 def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for the time meets files that are being deleted."""
 
@@ -214,6 +215,7 @@ def test_a_reader_that_starts_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatc
     assert at_every_call(log, look, monkeypatch) > 5
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lags", with_nightly([True], [False]))
 def test_an_index_that_follows(log: Log, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It never distrusts a consume queue because retention was quicker.

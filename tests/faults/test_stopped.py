@@ -186,6 +186,7 @@ def test_a_stage_is_not_deaf_after_more_frames_than_it_takes_at_once(
             committer._round()
 
 
+@pytest.mark.nightly
 def test_garbage_on_every_socket_is_counted_and_dropped(tmp_path: Path) -> None:
     """Wrong frames of every kind, too long ones, many parts, and bytes that are not ZeroMQ."""
     with faulty_store(tmp_path / "store") as sender, contextlib.closing(StoreView(tmp_path / "store")) as view:

@@ -12,6 +12,7 @@ import pytest
 
 import commitlog
 from tests.crash.scene import is_running, pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 PROGRAM = """
@@ -30,7 +31,7 @@ BEFORE = {
 }
 
 
-@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("before", with_nightly(list(BEFORE)[:1], list(BEFORE)[1:]))
 def test_a_store_of_a_program_with_signals_of_its_own(tmp_path: Path, before: str) -> None:
     """A stage that was killed is started again, and a stop from outside is heard."""
     path = tmp_path / "store"

@@ -133,7 +133,7 @@ def test_queues_removed_under_the_store_come_back(removed: str, tmp_path: Path) 
     assert said.returncode == 0, said.stdout
 
 
-@pytest.mark.parametrize("leaves_directory", [False, True])
+@pytest.mark.parametrize("leaves_directory", with_nightly([False], [True]))
 def test_a_producer_that_knows_queues_meets_one_that_is_gone(tmp_path: Path, leaves_directory: bool) -> None:
     """It has looked at all queues for another topic before. No offset is given out twice."""
     path = tmp_path / "store"

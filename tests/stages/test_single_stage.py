@@ -26,6 +26,7 @@ def test_where_no_store_is(tmp_path: Path) -> None:
     assert said == f"StoreNotFound: {tmp_path}/nothing: No such file or directory; start the store, not a single stage"
 
 
+@pytest.mark.nightly
 def test_of_a_store_that_runs_and_then_is_stopped(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with commitlog.Store.open(path) as store, store.producer() as producer:

@@ -240,6 +240,7 @@ def test_the_owner_hears_why_a_start_failed_whatever_comes_after(
     assert orjson.loads(capfd.readouterr().out) == {"error": "StageFailed", "message": "the first error"}
 
 
+@pytest.mark.nightly
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, shm_root: Path) -> None:
     """Store and producer refuse it. A directory that is made here is closed, whatever the umask."""
     path = tmp_path / "store"
@@ -334,6 +335,7 @@ def test_sigterm_to_the_supervisor_drains(tmp_path: Path) -> None:
     commitlog.Store.open(tmp_path / "store", SMALL).close()
 
 
+@pytest.mark.nightly
 def test_a_supervisor_that_hangs_does_not_keep_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error when the time is up, each time; when it goes on, so does the stop."""
     monkeypatch.setattr("commitlog.client.store._CLOSE_SLACK_SECONDS", 0.1)
@@ -476,6 +478,7 @@ def test_a_copy_of_a_store_leaves_the_originals_pool_alone(tmp_path: Path) -> No
             assert [message.value for message in reader] == [b"only in the pool"]
 
 
+@pytest.mark.nightly
 def test_a_lane_closed_while_another_is_kept_goes_on_at_the_next_start(tmp_path: Path) -> None:
     """The pool stays for the other's sake, and knows that the segments made ahead are gone."""
     config = SMALL | {"allocator": {"interval_ms": 50}}
