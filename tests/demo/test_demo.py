@@ -84,6 +84,7 @@ def plain_demo() -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
+@pytest.mark.nightly
 def test_ctrl_c_before_spark_has_started(temporary: Path) -> None:
     """It ends well at once, and its store is gone."""
     with plain_demo() as process:
@@ -97,6 +98,7 @@ def test_ctrl_c_before_spark_has_started(temporary: Path) -> None:
     assert "Spark has read 0: it had not started yet" in said
 
 
+@pytest.mark.nightly
 def test_spark_that_does_not_start(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest goes on. The end of Spark's log is shown, since the log goes with the folder."""
     play_java(tmp_path, monkeypatch, "echo 'no room for a heap' >&2; exit 1")
@@ -157,6 +159,7 @@ def test_a_lost_row_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             assert f"producer {lost.number}: " in scene.events[-1]
 
 
+@pytest.mark.nightly
 def test_the_screen_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """80 × 24: no line is wider, and of the events the last ones are shown, as a whole."""
     play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends
@@ -171,6 +174,7 @@ def test_the_screen_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(lines) - lines.index(shown[0]) == 2 * len(shown) > 2
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_polars_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polars has a handler of its own meanwhile, and raises KeyboardInterrupt."""
 
@@ -237,6 +241,7 @@ def run_cells(code: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input="\0".join(code), capture_output=True, text=True, timeout=SPARK_SECONDS)
 
 
+@pytest.mark.nightly
 def test_a_notebook_that_is_left_early_leaves_nothing(temporary: Path) -> None:
     """No store, no shared memory and no producer, though its last cells have not run."""
     *before, table = cells("code")[:3]
@@ -246,6 +251,7 @@ def test_a_notebook_that_is_left_early_leaves_nothing(temporary: Path) -> None:
     assert done.stderr == "enough\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.lasting
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("quick_java")
