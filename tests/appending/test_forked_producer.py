@@ -251,14 +251,18 @@ CALLS = {
     'log.info("z")': "None",
 }
 """What the hook does, and what it is told."""
-SAMPLE = ('producer.send(topic, b"z")', "rows.append(n=3)")
+DAILY = ("producer.close()", 'producer.send(topic, b"z")', "rows.append(n=3)", "rows.close()")
+SAMPLE = 'producer.send(topic, b"z")'
 
 
 @pytest.mark.parametrize(
     ("call", "clears"),
     with_nightly(
-        [*((call, True) for call in CALLS), *((call, False) for call in SAMPLE)],
-        [(call, False) for call in CALLS if call not in SAMPLE],
+        [*((call, True) for call in DAILY), (SAMPLE, False)],
+        [
+            *((call, True) for call in CALLS if call not in DAILY),
+            *((call, False) for call in CALLS if call != SAMPLE),
+        ],
     ),
 )
 def test_a_hook_that_comes_before_ours(call: str, clears: bool, store_of_one_lane: commitlog.Store) -> None:

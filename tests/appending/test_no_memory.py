@@ -206,8 +206,13 @@ WEAK_CORES = ["weak auto", "weak off"]
 @pytest.mark.parametrize(
     ("way", "core"),
     with_nightly(
-        [*product(APPENDS, CORES), *product(OTHERS, ["auto"]), ("batch", "weak off")],
-        [*product(OTHERS, ["off"]), *product(["send", *OTHERS], WEAK_CORES), ("batch", "weak auto")],
+        [*product(APPENDS, ["auto"]), ("send", "off"), ("flush", "auto")],
+        [
+            ("batch", "off"),
+            *product(["wait", "callback", "statistics", "getters"], ["auto"]),
+            *product(OTHERS, ["off"]),
+            *product([*APPENDS, *OTHERS], WEAK_CORES),
+        ],
     ),
 )
 def test_each_allocation_fails_in_turn(live: commitlog.Store, way: str, core: str) -> None:
@@ -222,6 +227,7 @@ def test_each_allocation_fails_in_turn(live: commitlog.Store, way: str, core: st
     assert not ended_at or (way == "batch" and is_python)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("way", "core"), with_nightly([("send", "auto")], [("send", "off"), ("batch", "auto")]))
 def test_each_allocation_fails_in_turn_where_send_waits(synced: commitlog.Store, way: str, core: str) -> None:
     """The message is in the log while `send` waits for the disk: its error has the receipt."""
@@ -231,7 +237,7 @@ def test_each_allocation_fails_in_turn_where_send_waits(synced: commitlog.Store,
 @pytest.mark.parametrize("step", with_nightly([7], [1]))
 @pytest.mark.parametrize(
     ("way", "core"),
-    with_nightly([("send_rows", "auto"), ("send_rows", "off"), ("append", "auto")], [("append", "off")]),
+    with_nightly([("append", "auto")], [("send_rows", "auto"), ("send_rows", "off"), ("append", "off")]),
 )
 def test_each_allocation_fails_in_turn_where_rows_are_sent(
     live: commitlog.Store, way: str, core: str, step: int

@@ -18,6 +18,7 @@ import commitlog
 from commitlog import errors
 from commitlog.status import PutMessageStatus
 from tests.faults.bench import bench
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 _STARTS = [
@@ -78,7 +79,7 @@ def test_a_callback_is_told_though_a_thread_had_no_memory(
         wait_until(lambda: not threads("commitlog-lane"))
 
 
-@pytest.mark.parametrize("which", [_thread, threading], ids=["first", "second"])
+@pytest.mark.parametrize("which", with_nightly([_thread], [threading]), ids=["first", "second"])
 def test_late_rows_are_sent_though_a_thread_had_no_memory(
     which: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,11 +172,10 @@ def ends_well(program: str, store: commitlog.Store) -> None:
 
 @pytest.mark.parametrize(
     "work",
-    [
-        "while True: producer.send('t', bytes(1000))",
-        "producer.send('t', b'x').wait()",
-        "producer.send('t', b'x').add_callback(print)",
-    ],
+    with_nightly(
+        ["while True: producer.send('t', bytes(1000))"],
+        ["producer.send('t', b'x').wait()", "producer.send('t', b'x').add_callback(print)"],
+    ),
 )
 @pytest.mark.parametrize("stands_still", with_nightly([False], [True]))
 def test_a_program_ends_while_its_threads_send_and_wait(tmp_path: Path, work: str, stands_still: bool) -> None:
@@ -273,6 +272,7 @@ def test_a_producer_that_comes_while_the_store_stops_is_told_so(
         commitlog.Producer(store.path)
 
 
+@pytest.mark.nightly
 def test_a_producer_that_comes_when_its_lane_was_closed_leaves_it_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
