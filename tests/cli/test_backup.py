@@ -21,6 +21,7 @@ from tests import command_line
 from tests.builders.hand_made import small_store
 from tests.builders.killed import kill_store
 from tests.cli.test_width import on_terminal
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs/backup.md").read_text()
@@ -75,7 +76,7 @@ def test_a_backup_is_not_started_by_mistake(tmp_path: Path) -> None:
     assert commitlog.backup(store.path, tmp_path / "backup").good
 
 
-@pytest.mark.parametrize("yes", [True, False])
+@pytest.mark.parametrize("yes", with_nightly([False], [True]))
 def test_somebody_may_start_a_backup(tmp_path: Path, yes: bool) -> None:
     store = small_store(tmp_path / "store")
     commitlog.backup(store.path, tmp_path / "backup")

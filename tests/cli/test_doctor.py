@@ -161,6 +161,7 @@ def test_a_foreign_distribution(tmp_path: Path) -> None:
     assert (found["severity"], "9.9" in found["text"]) == ("problem", True)
 
 
+@pytest.mark.nightly
 @quick_spark
 def test_packages(tmp_path: Path) -> None:
     """A core package that is too old is a problem, and an extra of which a part is there a note.
@@ -198,6 +199,7 @@ def test_versions(found: str, bounds: str, fits: bool) -> None:
     assert is_in_range(found, bounds) == fits
 
 
+@pytest.mark.nightly
 @quick_spark
 def test_the_core(tmp_path: Path) -> None:
     """Python's core is a note; a native one that is asked for and missing is a problem."""
@@ -335,6 +337,7 @@ def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
     assert (found["severity"], "3.5.1" in found["text"]) == ("problem", True)
 
 
+@pytest.mark.nightly
 def test_a_spark_home_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "spark").touch()
     found = findings(own_process=True, SPARK_HOME=str(tmp_path / "spark"), PYSPARK_PYTHON=sys.executable)

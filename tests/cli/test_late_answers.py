@@ -80,6 +80,7 @@ def test_a_named_reader_comes_before_a_trim(tmp_path: Path, monkeypatch: pytest.
     assert values(path) == [b"one", b"two", b"three"]
 
 
+@pytest.mark.nightly
 def test_another_store_is_there_before_it_is_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither this one is removed nor the one that was moved, nor the memory of either."""
     path, moved = tmp_path / "store", tmp_path / "moved"
@@ -98,6 +99,7 @@ def test_another_store_is_there_before_it_is_destroyed(tmp_path: Path, monkeypat
     assert values(moved) == [b"accepted"]
 
 
+@pytest.mark.nightly
 def test_a_store_is_started_before_its_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was moved, so its memory was nobody's. At its new place it has what was accepted."""
     path, moved = tmp_path / "store", tmp_path / "moved"

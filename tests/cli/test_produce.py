@@ -23,6 +23,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import InputError, NoSchema
 from tests.command_line import run, run_process
 from tests.crash.scene import pid_of
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 
@@ -238,7 +239,7 @@ def fed(store: commitlog.Store, topic: str, data: bytes) -> Iterator[subprocess.
         yield process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.parametrize(("number", "code"), with_nightly([(signal.SIGINT, 130)], [(signal.SIGTERM, -signal.SIGTERM)]))
 def test_a_ctrl_c_counts_what_is_on_disk(store: commitlog.Store, number: int, code: int) -> None:
     """So does SIGTERM, by which service managers and timeout(1) end a command."""
     topic = f"interrupted-{number}"
@@ -272,6 +273,7 @@ def test_a_store_that_does_not_run(tmp_path: Path) -> None:
     assert StoreDirectory(path).load().config == settings
 
 
+@pytest.mark.nightly
 def test_two_that_begin_at_the_same_moment(tmp_path: Path) -> None:
     """One of them runs the stages for both, and stays until the other one has ended."""
     path = tmp_path / "store"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_cli import SMALL, running
 from tests.command_line import run_process
 
 
+@pytest.mark.nightly
 def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
     """One line says what has changed, or why nothing has; the store goes on either way."""
     config, store = tmp_path / "my.toml", tmp_path / "store"

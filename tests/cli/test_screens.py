@@ -40,6 +40,7 @@ def test_the_screen_of_a_run(width: int, height: int, tmp_path: Path) -> None:
     assert {"Ctrl-C", "memory", "90", "MB", "Busiest"} <= {*" ".join(lines).split()}
 
 
+@pytest.mark.nightly
 @SIZES
 def test_the_screen_of_top(width: int, height: int, tmp_path: Path) -> None:
     """What is wrong can be read to its end, and the path of a store is cut in its middle."""

@@ -74,6 +74,7 @@ def test_it_tells_of_its_start_and_its_stop(tmp_path: Path) -> None:
     assert others == ["STATUS=opening the store", "READY=1", "STATUS=running", "STOPPING=1", "STATUS=draining"]
 
 
+@pytest.mark.nightly
 def test_the_watchdog_hears_nothing_while_the_supervisor_stands_still(tmp_path: Path) -> None:
     with running(tmp_path / "store", str(tmp_path / "notify"), WATCHDOG_USEC="200000") as (manager, _):
         for _ in range(2):

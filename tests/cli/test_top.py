@@ -139,6 +139,7 @@ def test_plain_lines_on_a_terminal(tmp_path: Path) -> None:
         assert b"\x1b" not in screen.shown
 
 
+@pytest.mark.nightly
 def test_plain_lines_on_a_terminal_that_can_not_be_drawn_on(tmp_path: Path) -> None:
     """Such as that of an editor. rich would show nothing there."""
     commitlog.Store.open(tmp_path / "store", SMALL).close()
@@ -156,6 +157,7 @@ def drawn(watch: StoreWatch, choice: Choice, width: int, height: int) -> list[st
     return console.export_text().splitlines()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("width", "height"), with_nightly([(80, 24)], [(60, 15), (200, 60)]))
 def test_it_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
     """With more lanes, topics and readers than there is room for: it says how many are left out."""

@@ -191,6 +191,7 @@ def test_what_can_not_be_meant(tmp_path: Path, options: tuple[str, ...], reason:
     assert b"no store here" in run("trim", tmp_path / "nowhere", "--keep-bytes", "1").stderr
 
 
+@pytest.mark.nightly
 def test_segments_that_the_system_does_not_let_go(tmp_path: Path) -> None:
     """The command does not wait for them; it and `health` say where the reason is."""
     path = tmp_path / "store"

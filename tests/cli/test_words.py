@@ -16,6 +16,7 @@ from commitlog.errors import IllegalProperty, IllegalRow
 from commitlog.opening.stray_pools import StrayPool, said_of_strays
 from tests.builders.hand_made import HandMadeStore, small_store
 from tests.command_line import run
+from tests.nightly import with_nightly
 
 SMALL = {"store": {"segment_bytes": 1 << 16}}
 
@@ -65,7 +66,7 @@ def test_logs_have_a_zone(tmp_path: Path) -> None:
     assert datetime.fromisoformat(time[0]).tzinfo is not None
 
 
-@pytest.mark.parametrize("command", ["dump", "cat"])
+@pytest.mark.parametrize("command", with_nightly(["cat"], ["dump"]))
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, command: str) -> None:
     """As in `commitlog dump STORE | head -1`."""
     store = HandMadeStore(tmp_path / "store", segment_bytes=1 << 20)

@@ -30,6 +30,7 @@ from tests.builders.hand_made import V4, V6, HandMadeStore
 from tests.builders.random_damage import damage
 from tests.builders.reading_process import Found, ReadingProcess, reading_process
 from tests.builders.vector_store import NAMES, load
+from tests.nightly import with_nightly
 
 if core is None:
     pytest.skip("there is no native core", allow_module_level=True)
@@ -202,6 +203,7 @@ def compare_at(path: Path, cores: BothCores, chance: random.Random) -> None:
         cores.ask("close")
 
 
+@pytest.mark.nightly
 @FEW
 @given(CASES)
 def test_both_cores_find_the_same(cores: BothCores, shm_root: Path, chance: random.Random) -> None:
@@ -216,7 +218,7 @@ def test_both_cores_find_the_same_at_length(cores: BothCores, shm_root: Path, ch
     compare(cores, shm_root, chance)
 
 
-@pytest.mark.parametrize("isolation", ["accepted", "committed", "flushed"])
+@pytest.mark.parametrize("isolation", with_nightly(["committed"], ["accepted", "flushed"]))
 def test_both_cores_find_the_same_in_a_live_store(cores: BothCores, tmp_path: Path, isolation: str) -> None:
     """They follow it, and get everything once and in its order."""
     chance = random.Random(7)

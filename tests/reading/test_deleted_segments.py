@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import commitlog
 from commitlog.cli.app import app
+from tests.nightly import with_nightly
 
 
 def deleted_segments() -> list[str]:
@@ -18,7 +19,7 @@ def deleted_segments() -> list[str]:
     return [line for line in lines if "/commitlog/0" in line and line.endswith(" (deleted)")]
 
 
-@pytest.mark.parametrize("topic", [None, "orders"])
+@pytest.mark.parametrize("topic", with_nightly(["orders"], [None]))
 def test_a_reader_that_follows_unmaps_deleted_segments(tmp_path: Path, topic: str | None) -> None:
     """They go at its next look, although no message comes that would need another segment."""
     config = {"store": {"segment_bytes": 1 << 16}}

@@ -8,10 +8,11 @@ import pytest
 
 import commitlog
 from commitlog.errors import CorruptRecord
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 
-@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("follow", with_nightly([True], [False]))
 def test_damage_in_a_live_store_is_told_each_time(tmp_path: Path, follow: bool) -> None:
     """The third look was the end for a reader that does not follow: nobody heard of the rest."""
     with commitlog.Store.open(tmp_path / "store") as store, store.producer() as producer:

@@ -51,6 +51,7 @@ def offsets(path: Path) -> list[int]:
     return [message.offset for message in commitlog.Reader(path, topic="orders", start="earliest")]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", with_nightly(list(NAMES)[:1], list(NAMES)[1:]))
 def test_files_with_odd_names(name: str, path: Path) -> None:
     """The store opens, goes on where it was, and does not touch the files.
@@ -108,7 +109,7 @@ def test_a_damaged_store_in_a_directory_whose_name_is_no_utf8(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore::commitlog.errors.ReadingWarning")
 @pytest.mark.parametrize(
-    "name", with_nightly(["positions", "lock"], ["consumequeue/orders/0/00000000000000000000", "checkpoint"])
+    "name", with_nightly(["lock"], ["positions", "consumequeue/orders/0/00000000000000000000", "checkpoint"])
 )
 def test_a_named_pipe_keeps_nobody_waiting(name: str, path: Path) -> None:
     """A named pipe is ignored, or gives a named error.

@@ -284,7 +284,7 @@ def harm_live(path: Path, lane: int, number: int) -> None:
     raise AssertionError(f"no body {number}")
 
 
-@pytest.mark.parametrize("isolation", ["flushed", "committed"])
+@pytest.mark.parametrize("isolation", with_nightly(["committed"], ["flushed"]))
 def test_a_following_reader_of_a_running_store(isolation: Literal["flushed", "committed"], tmp_path: Path) -> None:
     """The reader raises the error once for each attempt, and gives out messages of other lanes.
 
@@ -348,7 +348,7 @@ def recorded(path: Path) -> int:
     return found.dispatched_where if found else -1
 
 
-@pytest.mark.parametrize("then", with_nightly(["was killed", "was stopped"], ["runs"]))
+@pytest.mark.parametrize("then", with_nightly(["was killed"], ["was stopped", "runs"]))
 def test_a_copy_with_a_hole(tmp_path: Path, then: str) -> None:
     """`cat` prints up to the hole and names it. --skip-corrupt prints what is behind it too."""
     path, copy = tmp_path / "store", tmp_path / "copy"

@@ -120,6 +120,7 @@ def test_messages_inside_of_columns_are_refused(store: HandMadeStore, wrong: Cal
         assert list(reader) == []
 
 
+@pytest.mark.nightly
 def test_any_thread_may_ask_while_topics_come(store: HandMadeStore) -> None:
     asked, end = 0, threading.Event()
     raised: list[Exception] = []

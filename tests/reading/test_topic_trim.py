@@ -331,6 +331,7 @@ def test_offsets_go_on_where_only_the_mark_tells(tmp_path: Path, removed: str) -
         check_goes_on(path, others, number)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("error::commitlog.errors.ReadingWarning")
 def test_a_backup_goes_on_where_only_the_mark_tells(tmp_path: Path) -> None:
     """It is made while the mark alone tells, and takes the store's place."""

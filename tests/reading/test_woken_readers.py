@@ -20,6 +20,7 @@ from commitlog.reading import store_messages
 from commitlog.reading.queue_order import QueueOrder
 from commitlog.reading.view import StoreView
 from commitlog.shm.layout import STAGES, Stage
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 ISOLATIONS = ("accepted", "committed", "flushed")
@@ -64,7 +65,7 @@ def test_a_stage_wakes_a_reader_that_sleeps(
 
 @needs_core
 @pytest.mark.usefixtures("sleepy")
-@pytest.mark.parametrize("stage", ["committer", "flusher"])
+@pytest.mark.parametrize("stage", with_nightly(["flusher"], ["committer"]))
 def test_a_stage_that_was_killed_wakes_readers_again(store: commitlog.Store, stage: str) -> None:
     lock = store.path / "locks" / stage
     with store.producer() as producer, Reader(store.path, follow=True) as reader:
@@ -81,7 +82,7 @@ def test_a_stage_that_was_killed_wakes_readers_again(store: commitlog.Store, sta
 
 @needs_core
 @pytest.mark.usefixtures("sleepy")
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("isolation", with_nightly(list(ISOLATIONS)[:1], list(ISOLATIONS)[1:]))
 def test_a_signal_ends_the_sleep(
     store: commitlog.Store, isolation: Literal["accepted", "committed", "flushed"]
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_follower_of_a_stopped_store_rests(tmp_path: Path, monkeypatch: pytest
         assert len(looks) < 200
 
 
+@pytest.mark.nightly
 def test_a_pool_that_can_not_be_mapped_again_is_looked_at_as_before(
     store: commitlog.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +226,7 @@ def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return looks
 
 
-@pytest.mark.parametrize("method", ["advance", "pass_rows"])
+@pytest.mark.parametrize("method", with_nightly(["pass_rows"], ["advance"]))
 def test_an_interrupt_when_a_message_is_given_loses_nothing(
     store: commitlog.Store, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

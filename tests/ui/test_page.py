@@ -286,6 +286,7 @@ def test_rows_of_a_typed_topic(tmp_path: Path) -> None:
     assert (len(whole["rows"][0]), whole["cut"]) == (len('{"id":1,"fruit":""}') + 5000, [])
 
 
+@pytest.mark.nightly
 def test_an_answer_that_follows_has_what_comes_later(tmp_path: Path) -> None:
     with commitlog.Store.open(tmp_path / "store", SMALL) as store, store.producer() as producer:
         producer.send("orders", b"one")
@@ -307,6 +308,7 @@ def test_an_answer_that_follows_has_what_comes_later(tmp_path: Path) -> None:
             connection.close()
 
 
+@pytest.mark.nightly
 def test_several_stores_on_one_page(tmp_path: Path) -> None:
     """Each has a name: that of its directory, or its path where two have the same one."""
     stores = [small_store(tmp_path / name, rows=rows).path for rows, name in enumerate(("a/x", "b/x", "y"), start=1)]
@@ -392,6 +394,7 @@ def test_a_browser_shows_what_is_wrong(tmp_path: Path) -> None:
             page.see("#problems", "gone")
 
 
+@pytest.mark.nightly
 def test_a_page_whose_address_can_not_be_printed_ends(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", rows=1)
     with Path("/dev/full").open("wb") as full:
