@@ -13,7 +13,7 @@ import pytest
 import commitlog
 from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import BackupRefused, DataLoss, StoreSuperseded
-from tests.nightly import by_url_nightly
+from tests.nightly import by_url_nightly, with_nightly
 from tests.served import is_by_url, place_of
 from tests.spark.conftest import no_segments_mapped
 from tests.spark.driven_stream import Offset, end_of, rows, stream, values
@@ -116,6 +116,7 @@ def test_a_query_that_has_read_more_than_the_backup_hears_of_it(restored: Restor
         assert rows(reader, end, end_of(reader, end)) == [b"three", b"four", b"five"]
 
 
+@pytest.mark.nightly
 def test_a_running_query_hears_of_it(restored: Restored) -> None:
     """The directory is another one from one batch to the next."""
     restored.send(b"one", b"two")
@@ -147,7 +148,7 @@ def test_a_batch_that_was_planned_before_gives_no_others_in_place_of_its_message
             values(reader, planned)
 
 
-@pytest.mark.parametrize("reads", ["any", "python"])
+@pytest.mark.parametrize("reads", with_nightly(["any"], ["python"]))
 def test_a_frame_of_spark_gives_no_others_in_place_of_its_messages(
     restored: Restored, spark: SparkSession, reads: str
 ) -> None:
@@ -177,7 +178,9 @@ def test_a_query_that_has_read_no_more_than_the_backup_goes_on(restored: Restore
         assert rows(reader, end, end_of(reader, end)) == [b"three"]
 
 
-@pytest.mark.parametrize("chosen", [{"topic": "orders,others"}, {"lanes": {"orders": [0], "others": [0]}}])
+@pytest.mark.parametrize(
+    "chosen", with_nightly([{"topic": "orders,others"}], [{"lanes": {"orders": [0], "others": [0]}}])
+)
 def test_a_query_may_get_another_topic_at_the_same_time(restored: Restored, chosen: dict[str, Any]) -> None:
     restored.send(b"one")
     end, _ = read(restored)
@@ -190,6 +193,7 @@ def test_a_query_may_get_another_topic_at_the_same_time(restored: Restored, chos
         assert rows(reader, end, end_of(reader, end)) == [b"two", b"of another topic"]
 
 
+@pytest.mark.nightly
 def test_what_was_lost_in_a_lane_is_no_error_of_a_query_that_leaves_it_out(restored: Restored) -> None:
     """Any more: it had read the lane before."""
     restored.send(b"one")
@@ -235,6 +239,7 @@ def test_a_backup_that_is_newer_than_the_restored_store_is_kept(restored: Restor
     assert [message.value for message in commitlog.Reader(second, topic="orders")] == [b"0", b"1"]
 
 
+@pytest.mark.nightly
 def test_the_same_backup_restored_twice(restored: Restored) -> None:
     """Both restores have the messages of the backup, and each has others behind them."""
     restored.send(b"one")
@@ -248,6 +253,7 @@ def test_the_same_backup_restored_twice(restored: Restored) -> None:
         end_of(reader, end)
 
 
+@pytest.mark.nightly
 def test_restores_of_a_store_whose_clock_was_years_ahead_once(restored: Restored) -> None:
     """Its epoch is later than now. Nevertheless two restores do not begin the same one.
 

@@ -130,6 +130,7 @@ def test_a_topic_that_is_made_again_under_a_forwarder(tmp_path: Path, kafka: Bro
     assert kafka.values(name) == {0: values[10:]}
 
 
+@pytest.mark.nightly
 def test_a_topic_that_is_removed_under_a_transaction_is_named(tmp_path: Path, kafka: Broker) -> None:
     """The transaction asks what has become of the topic, where it would wait for a minute."""
     path, name = tmp_path / "store", kafka.new_name()
@@ -200,6 +201,7 @@ def test_what_waits_grows_while_no_broker_answers(tmp_path: Path, monkeypatch: p
     wait_until(lambda: (shown() or before).behind_ms > before.behind_ms, "the age grows without a forwarder")
 
 
+@pytest.mark.nightly
 def test_a_kafka_that_does_not_answer_is_said_to(
     tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +234,7 @@ def test_a_kafka_that_does_not_answer_is_said_to(
     assert kafka.values(name) == {0: [b"first", b"second", b"third"]}
 
 
+@pytest.mark.nightly
 def test_a_forwarder_that_has_done_its_work_gives_the_memory_back(tmp_path: Path, kafka: Broker) -> None:
     """Segments that it has mapped count as its memory: only ends of queues stay mapped."""
     path, name, values = tmp_path / "store", kafka.new_name(), [bytes(900_000)] * 30
@@ -255,6 +258,7 @@ def test_a_forwarder_that_has_done_its_work_gives_the_memory_back(tmp_path: Path
         wait_until(is_given_back, "the segment is not in its memory any more")
 
 
+@pytest.mark.nightly
 def test_two_topics_that_go_to_one_are_both_forwarded_again(tmp_path: Path, kafka: Broker) -> None:
     """One of them came later, and the topic of Kafka's is made again after that."""
     path, name = tmp_path / "store", kafka.new_name()
@@ -318,6 +322,7 @@ def test_a_restored_backup_without_all_that_was_forwarded(tmp_path: Path, kafka:
     assert kafka.values(name) == {0: [*both, b"lost", b"lost, too", *first, *second]}
 
 
+@pytest.mark.nightly
 def test_a_backup_from_before_a_promotion(tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows nothing of the promoted copy. The way out was another name, which doubles all.
 

@@ -106,6 +106,7 @@ def test_another_name_forwards_everything_anew_and_only_the_topics_asked_for(tmp
         assert NamedReaders(store.directory).load(name).offsets == {"orders": {0: 3}}
 
 
+@pytest.mark.nightly
 def test_a_topic_that_is_misspelt_and_one_that_is_declared(tmp_path: Path, kafka: Broker) -> None:
     """The one is an error, or a warning of a forwarder that waits; the other is not there yet."""
     store = small_store(tmp_path / "store", rows=3, lanes=1)
@@ -136,6 +137,7 @@ def test_partitions_by_key_and_their_number(tmp_path: Path, kafka: Broker) -> No
     assert all(len(numbers) == 1 for numbers in where.values())
 
 
+@pytest.mark.nightly
 def test_a_topic_with_too_few_partitions_is_named_with_the_ways_out(tmp_path: Path, kafka: Broker) -> None:
     store, name = own_topic(tmp_path / "store", kafka, rows=2)
     kafka.create(name, 1)
@@ -187,6 +189,7 @@ def test_a_message_that_kafka_refuses_is_named_and_nothing_is_skipped(tmp_path: 
     assert kafka.values(name) == bodies(store)
 
 
+@pytest.mark.nightly
 def test_a_compacted_topic_names_the_message_without_a_key(tmp_path: Path, kafka: Broker) -> None:
     """One of the same value, and a larger one, are in the same batch: they are not named."""
     store = HandMadeStore(tmp_path / "store")
@@ -242,6 +245,7 @@ def test_a_cluster_without_the_position_stops_the_forwarder(tmp_path: Path, kafk
     assert kafka.values(name) == (bodies(store) if choice == "continue" else again)
 
 
+@pytest.mark.nightly
 def test_another_cluster_is_decided_on_once(tmp_path: Path, kafka: Broker) -> None:
     """Also for a topic that has nothing new at that time."""
     store, name = own_topic(tmp_path / "store", kafka, rows=5)

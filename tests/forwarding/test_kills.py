@@ -186,6 +186,7 @@ def test_a_position_outside_the_transaction_would_be_caught(
     assert (kafka.values(name) == {0: wanted}) is not outside
 
 
+@pytest.mark.nightly
 def test_a_forwarder_of_a_copy_of_the_store_fences_the_first_one(tmp_path: Path, kafka: Broker) -> None:
     """The first one ends with an exit code of its own, when it has something to forward."""
     path, name = tmp_path / "store", kafka.new_name()

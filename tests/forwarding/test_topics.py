@@ -120,6 +120,7 @@ def test_a_lane_that_has_lost_messages_before_it_was_seen(tmp_path: Path, kafka:
             assert kafka.values(other) == {0: [b"one"], 1: [b"kept"]}
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_restored_under_a_forwarder(tmp_path: Path, kafka: Broker) -> None:
     """It is refused by name, and the next forwarder goes on where the backup has ended."""
     path, name = tmp_path / "store", kafka.new_name()
