@@ -209,6 +209,7 @@ def test_a_run_that_gets_no_lane(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["one.toml", "said"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("rate", "compilers"),
     with_nightly([("100", "-XX:TieredStopAtLevel=1 -Dmine")], [("0", "-Dmine"), ("1e5", "-Dmine")]),
@@ -248,6 +249,7 @@ def test_a_store_that_can_not_be_looked_at(tmp_path: Path, monkeypatch: pytest.M
     assert os.listdir(tmp_path) == ["java"]
 
 
+@pytest.mark.nightly
 def test_a_producer_that_dies_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log that the error names stays; the store that was made for the run does not."""
     play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends
@@ -261,6 +263,7 @@ def test_a_producer_that_dies_before_the_start(tmp_path: Path, monkeypatch: pyte
     assert os.listdir(tmp_path / "run") == ["out"]
 
 
+@pytest.mark.nightly
 def test_a_store_that_takes_no_messages_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its health names the cause: nobody waits five minutes for a disk that is full."""
     play_java(tmp_path, monkeypatch, "exec cat")  # it ends as Java does, when its standard input ends

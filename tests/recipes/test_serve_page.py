@@ -12,6 +12,7 @@ from commitlog.serving.server_processes import Server
 from commitlog.serving.server_settings import settings_of
 from tests.builders.hand_made import HandMadeStore
 from tests.builders.typed_topic import append_rows, declare
+from tests.nightly import with_nightly
 from tests.programs import DOCS, PATIENT_SECONDS, files, patient
 
 PAGE = DOCS / "serve.md"
@@ -23,7 +24,7 @@ PRINTED = {
 
 
 @patient
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize("name", with_nightly(list(PRINTED)[:1], list(PRINTED)[1:]))
 def test_a_client(name: str, tmp_path: Path) -> None:
     store = HandMadeStore(tmp_path / "events")
     schema = declare(store, "orders", "fruit STRING, price DOUBLE")

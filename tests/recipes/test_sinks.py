@@ -70,6 +70,7 @@ def write_with_crashes(spark: SparkSession, path: Path, checkpoint: Path, write:
     return came
 
 
+@pytest.mark.nightly
 def test_sqlite_has_each_row_once(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
     """The page's function, with a crash between its transaction and Spark's note of the batch."""
     (block,) = (text for text in blocks(PAGE, "python") if "def to_sqlite" in text)

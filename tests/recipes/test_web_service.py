@@ -55,6 +55,7 @@ def replaced(service: Service, old: set[int]) -> bool:
     return len(service.workers()) == 2 and not service.workers() & old
 
 
+@pytest.mark.nightly
 @pytest.mark.lasting
 @pytest.mark.parametrize("server", with_nightly(["uvicorn"], ["gunicorn", "gunicorn --preload"]))
 def test_workers_come_and_go(server: str, place: Path) -> None:
@@ -92,6 +93,7 @@ def test_workers_come_and_go(server: str, place: Path) -> None:
     check(place, answers)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("words", with_nightly([gunicorn()], [uvicorn()]), ids=["gunicorn", "uvicorn"])
 def test_a_store_that_stops_and_clients_that_go_away(words: list[str], place: Path) -> None:
     """A worker goes on when the store runs again. A request that was cut off is no message."""

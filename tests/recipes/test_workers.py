@@ -73,6 +73,7 @@ def test_a_script_uses_the_stages_that_run(tmp_path: Path) -> None:
         assert not store.close().kept
 
 
+@pytest.mark.nightly
 def test_the_owner_of_the_stages_ends_before_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end writes what the script has sent, and the next script starts the stages again."""
     monkeypatch.chdir(tmp_path)

@@ -16,10 +16,13 @@ import commitlog
 ROOT = Path(__file__).parents[2]
 MODULES = {"config", "errors", "logging", "spark", "tracing"}
 
-pytestmark = pytest.mark.skipif(
-    find_spec("mkdocs") is None or find_spec("material") is None or find_spec("mkdocstrings") is None,
-    reason="MkDocs is not here: the group `docs` of pyproject.toml is not installed",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("mkdocs") is None or find_spec("material") is None or find_spec("mkdocstrings") is None,
+        reason="MkDocs is not here: the group `docs` of pyproject.toml is not installed",
+    ),
+    pytest.mark.nightly,
+]
 
 
 def build(root: Path, target: Path) -> subprocess.CompletedProcess[str]:
@@ -62,7 +65,6 @@ def test_no_page_asks_the_network(site: Path) -> None:
     assert not [str(page) for page in pages if foreign.search(page.read_text())]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [

@@ -12,6 +12,7 @@ import pytest
 from scripts.wheel_building import MACHINES, ROOT, SDIST_MB, Builder, Failed, check_size, compare
 
 
+@pytest.mark.nightly
 def test_the_sdist_and_the_pure_wheel_have_the_same_bytes_again(tmp_path: Path) -> None:
     """In two directories; and `compare` names a file that differs, and one that is missing."""
     one, other = (Builder(tmp_path / name) for name in ("one", "another"))
