@@ -395,6 +395,7 @@ def test_a_version_that_is_missing(typed: HandMadeStore) -> None:
         table_of(typed)
 
 
+@by_url_nightly
 def test_a_lost_version_is_not_given_to_another_schema(tmp_path: Path) -> None:
     """Who puts an older copy of `topics` back never reads rows of the lost version by a new one."""
     path = tmp_path / "store"

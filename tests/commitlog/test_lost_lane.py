@@ -20,6 +20,7 @@ from commitlog.disk.store_directory import StoreDirectory
 from commitlog.errors import CommitLogError, CorruptRecord, DamagedFile, PoolNotAdopted, RecoveryError
 from tests.builders.killed import kill_store
 from tests.command_line import run
+from tests.nightly import with_nightly
 from tests.waiting import wait_until
 
 CONFIG = {"store": {"segment_bytes": 1 << 16, "max_lanes": 2}}
@@ -121,7 +122,7 @@ def test_a_killed_store_whose_pool_is_gone_misses_it(tmp_path: Path) -> None:
         commitlog.Store.open(path, CONFIG)
 
 
-@pytest.mark.parametrize("damage", [_rename, _rename_all])
+@pytest.mark.parametrize("damage", with_nightly([_rename_all], [_rename]))
 def test_a_stop_does_not_forget_a_lane(damage: Callable[[Path], None], tmp_path: Path) -> None:
     """Its directory goes while the stages run and nobody sends: the next start misses it."""
     path = tmp_path / "store"
@@ -155,7 +156,7 @@ def test_a_stop_keeps_what_only_the_pool_has_of_it(tmp_path: Path) -> None:
         commitlog.Store.open(path, CONFIG)
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", with_nightly([True], [False]))
 def test_a_directory_of_another_lane_is_left_as_it_is(is_killed: bool, made: Path, tmp_path: Path) -> None:
     """Where two directories have changed their names, no record is set aside or written over."""
     path = tmp_path / "store"
@@ -179,7 +180,8 @@ def test_a_directory_of_another_lane_is_left_as_it_is(is_killed: bool, made: Pat
     assert read(path) == 2 * SENT
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("is_killed", with_nightly([True], [False]))
 def test_a_directory_of_another_store_is_left_as_it_is(is_killed: bool, made: Path, tmp_path: Path) -> None:
     """A lane's directory was put into the wrong store: nobody takes its messages for this one's."""
     path, other = tmp_path / "store", tmp_path / "other"
@@ -232,7 +234,7 @@ def make(path: Path, value: bytes, *, is_killed: bool = False) -> None:
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("state", ["stopped", "killed", "killed, no pool"])
+@pytest.mark.parametrize("state", with_nightly(["killed"], ["stopped", "killed, no pool"]))
 def test_a_log_of_another_store_is_left_as_it_is(state: str, tmp_path: Path) -> None:
     """Only `commitlog/` was put into the wrong store: a record reaches over the lane's own end."""
     path, other = tmp_path / "store", tmp_path / "other"

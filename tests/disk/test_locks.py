@@ -165,6 +165,7 @@ def test_an_interrupt_at_any_line_of_a_lease_leaves_nothing(store: commitlog.Sto
     assert lease_all(store) == list(range(LANES))
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_line_of_the_first_send_to_a_topic_leaves_nothing(tmp_path: Path) -> None:
     """It opens the consume queue to learn where the topic's offsets go on."""
@@ -359,6 +360,7 @@ def test_a_removed_lock_file_gives_nobody_a_second_lessee(store: commitlog.Store
     assert (store.path / "lanes/0/lock").read_bytes() == b"lock"
 
 
+@pytest.mark.nightly
 def test_a_stop_sees_who_holds_a_lane_without_its_lock_file(tmp_path: Path) -> None:
     """The lane is not closed under its holder: the pool stays for him."""
     store = commitlog.Store.open(tmp_path / "store", CONFIG)

@@ -100,6 +100,7 @@ def test_a_stage_of_a_running_store(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert {path.name for path in out.iterdir()} == {"profile-flusher.svg"}
 
 
+@pytest.mark.nightly
 def test_a_stage_alone_with_a_profiler_that_sees_one_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The real stage works on its prepared input, and only py-spy is a fake.
 

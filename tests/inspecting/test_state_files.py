@@ -23,6 +23,7 @@ from commitlog.reading.view import StoreView
 from commitlog.schemas.declaring import declared_schema
 from commitlog.schemas.topic_schemas import TopicSchemas
 from tests.builders.hand_made import HandMadeStore, small_store
+from tests.nightly import with_nightly
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_file_in_place_of_a_directory(store: HandMadeStore) -> None:
     assert all(str(store.path / name) in named for name in ("replicas", "readers", "topics/typed/1.json"))
 
 
-@pytest.mark.parametrize("place", ["topics", "topics/typed"])
+@pytest.mark.parametrize("place", with_nightly(["topics/typed"], ["topics"]))
 def test_a_file_in_place_of_schemas(place: str, store: HandMadeStore, tmp_path: Path) -> None:
     """verify and backup name it; nobody takes the topic for one of bytes."""
     path = store.path / place

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.package_tree import package_tree
+from tests.nightly import with_nightly
 
 RIGHT = b"from commitlog.native import ABI\n"
 OTHER = b"ABI = 0\n"
@@ -70,7 +71,7 @@ def test_another_value_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wish", "name", "code"), [("on", "NativeCoreMissing", 1), ("yes", "IllegalArgument", 2)])
-@pytest.mark.parametrize("arguments", [("stat", "store"), ("--version",)])
+@pytest.mark.parametrize("arguments", with_nightly([("stat", "store")], [(("--version",),)]))
 def test_a_command_says_it_in_one_line(
     arguments: tuple[str, ...], wish: str, name: str, code: int, tmp_path: Path
 ) -> None:

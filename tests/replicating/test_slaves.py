@@ -195,6 +195,7 @@ def test_a_sync_master_sends_when_the_replica_has_it(tmp_path: Path) -> None:
         assert left.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 
 
+@pytest.mark.nightly
 def test_two_slaves_of_one_address_count_as_two(tmp_path: Path) -> None:
     """As through a tunnel: their protocol has no names."""
     with replicated(tmp_path / "store", min_in_sync=2) as (store, producer):
@@ -221,6 +222,7 @@ def replicated_sync(path: Path) -> Iterator[tuple[commitlog.Store, commitlog.Pro
             yield store, producer, slave
 
 
+@pytest.mark.nightly
 def test_slaves_count_only_where_that_is_configured(tmp_path: Path) -> None:
     with (
         replicated(tmp_path / "store", slaves_count=False) as (store, producer),
@@ -268,6 +270,7 @@ def test_an_acknowledgement_beyond_what_was_sent_ends_the_connection(running: co
         assert wait_until(lambda: "it follows another log" in replica(store.path).refusal)
 
 
+@pytest.mark.nightly
 def test_what_retention_has_deleted(tmp_path: Path) -> None:
     """A slave with nothing begins at the first kept offset; one that is behind is refused."""
     with replicated(tmp_path / "store", keep_bytes=0) as (store, producer):

@@ -128,6 +128,7 @@ def test_restarts_that_pile_up(store: commitlog.Store) -> None:
     assert health(found, HealthLimits(restarts=4)) == Health("good")
 
 
+@pytest.mark.nightly
 def test_a_start_counts_restarts_anew(tmp_path: Path) -> None:
     """A store that is continued is good: its stages were started, and not again."""
     killed = commitlog.Store.open(tmp_path / "store", QUICK)

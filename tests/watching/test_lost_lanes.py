@@ -11,10 +11,11 @@ import commitlog
 from commitlog.watching.health import health
 from commitlog.watching.snapshot import StoreWatch
 from tests.builders.killed import kill_store
+from tests.nightly import with_nightly
 
 
 @pytest.mark.leaves_pools
-@pytest.mark.parametrize("state", ["stopped", "killed"])
+@pytest.mark.parametrize("state", with_nightly(["killed"], ["stopped"]))
 def test_a_lane_that_is_gone_is_named(state: str, tmp_path: Path) -> None:
     """Beside the state of the store, which its missing files do not change."""
     path = tmp_path / "store"
