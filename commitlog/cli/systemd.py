@@ -194,9 +194,14 @@ def _write(units: dict[Path, str], own: dict[Path, str]) -> Iterator[str]:
             yield f"kept      {file}"
         else:
             draft = file.with_name(f".{file.name}.new")
-            draft.write_text(text)
-            draft.chmod(0o644)
-            draft.replace(file)
+            try:
+                draft.write_text(text)
+                draft.chmod(0o644)
+                draft.replace(file)
+            except OSError as error:
+                error.filename = str(file)  # a write that fails names none
+                draft.unlink(missing_ok=True)
+                raise
             yield f"wrote     {file}"
 
 

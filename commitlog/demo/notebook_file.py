@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,18 @@ def notebook() -> dict[str, Any]:
 
 
 def write(file: Path) -> None:
-    """Writes the notebook to a new file. Raises StoreRefused if there is one already."""
+    """Writes the notebook to a new file: all of it or none.
+
+    Raises StoreRefused if there is one already, or it can't be written.
+    """
+    data = to_json(notebook(), indent=2)
     try:
-        with file.open("xb") as made:
-            made.write(to_json(notebook(), indent=2))
+        with contextlib.ExitStack() as halves:
+            with file.open("xb") as made:
+                halves.callback(file.unlink)
+                made.write(data)
+            halves.pop_all()
     except FileExistsError:
         raise StoreRefused(f"{file} is there already: name another one, or remove it") from None
+    except OSError as error:
+        raise StoreRefused(f"{file}: {error.strerror}; give a file in a directory of yours that has room") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from commitlog.cli.systemd import systemd
 from commitlog.errors import UnitRefused
+from tests.children import in_child
 from tests.command_line import run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -176,3 +178,15 @@ def test_a_user_who_may_not_write_is_not_told_to_be_the_user(tmp_path: Path, mon
     done = run("systemd", "install", "events", "--user")
     assert done.returncode == 1
     assert done.stderr.endswith(b"; check that this user may write there [UnitRefused]\n")
+
+
+def test_a_unit_for_which_is_no_room(tmp_path: Path) -> None:
+    """The error names the unit, and no half of one stays."""
+
+    def without_room() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        return run("systemd", "install", "events", "--system", "--root", tmp_path).stderr.decode()
+
+    said = in_child(without_room)
+    assert re.match(rf"commitlog: {tmp_path}/etc/systemd/system/commitlog\S*: File too large; ", said)
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from commitlog.demo.scene import SCHEMA, Scene, Sent, by_producer, sales, totals
 from commitlog.demo.show import Demo
 from commitlog.system.clock import SignalEvent
 from tests.builders.played_java import play_java
+from tests.children import in_child
 from tests.command_line import run
 from tests.keys_and_screen import terminal
 from tests.waiting import wait_until
@@ -234,6 +236,21 @@ def test_the_notebook_is_one_of_jupyter(tmp_path: Path) -> None:
     assert cells("markdown")[0].startswith("# commitlog in two minutes")
     assert SCHEMA in cells("code")[0]
     assert not any("```" in source or "$" in source for source in [*cells("code"), *cells("markdown")])
+
+
+def test_a_notebook_that_can_not_be_written(tmp_path: Path) -> None:
+    """There is no directory for it, or no room: nothing stays, and the error names the file."""
+    file = tmp_path / "demo.ipynb"
+
+    def without_room() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        return run("demo", "--notebook", file).stderr.decode()
+
+    assert in_child(without_room).startswith(f"commitlog: {file}: File too large; give a file in a directory")
+    assert not file.exists()
+    refused = run("demo", "--notebook", tmp_path / "missing" / "demo.ipynb")
+    assert refused.returncode == 1
+    assert b"missing/demo.ipynb: No such file or directory; give a file" in refused.stderr
 
 
 def run_cells(code: list[str]) -> subprocess.CompletedProcess[str]:
