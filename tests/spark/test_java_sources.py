@@ -18,7 +18,6 @@ OF_OTHERS = "-path,-classfile"
 """Spark's own jars name jars that are not there, and lack annotations."""
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("javac") is None, reason="no JDK: there is no javac on PATH")
 def test_javac_has_no_complaint(tmp_path: Path) -> None:
     jars = Path(pyspark.__path__[0], "jars", "*")
