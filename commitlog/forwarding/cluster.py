@@ -39,6 +39,7 @@ from commitlog.forwarding.forward_settings import POSITIONS_PREFIX, ForwardSetti
 from commitlog.forwarding.kafka_properties import without_secrets
 from commitlog.forwarding.refusals import is_of_a_topic, refused_by_kafka
 from commitlog.system.clock import LONG_AGO_NS, SYSTEM_CLOCK, Clock
+from commitlog.system.threads import check_startable
 from commitlog.text.quantities import counted
 
 T = TypeVar("T")
@@ -48,6 +49,8 @@ CALL_SECONDS = 15.0
 _CONNECT_SECONDS = 5.0
 STEP_SECONDS = 0.2
 """A wait for an answer looks in these intervals whether the forwarder is to stop."""
+_CLIENT_THREADS = 8
+"""More than a new client starts. librdkafka ends the process where it gets none."""
 _PROBE_SECONDS = 1.0
 """How often Kafka is asked whether it is there, while nothing is to be forwarded."""
 SILENT_SECONDS = 5.0
@@ -157,6 +160,7 @@ class Cluster:
         )
 
     def _made(self, kind: Callable[..., T], defaults: dict[str, Any], fixed: dict[str, Any] | None = None) -> T:
+        check_startable(_CLIENT_THREADS, "a client of Kafka")
         own = {"bootstrap.servers": self.settings.servers, "error_cb": self._note}
         try:
             return kind({**defaults, **self.settings.properties, **own, **(fixed or {})}, logger=_quiet)

@@ -82,7 +82,7 @@ class Forwarder:
     """Forwards until `stop` is set, or, with `once`, until all is done. Use it once.
 
     Raises ForwardError and its subclasses, ReaderInUse, ReaderError, DataLoss, OffsetOutOfRange,
-    CorruptRecord, DamagedFile, and what opening a store raises.
+    CorruptRecord, DamagedFile, NotEnoughThreads, and what opening a store raises.
     """
 
     def __init__(self, settings: ForwardSettings, stop: Event, clock: Clock = SYSTEM_CLOCK) -> None:

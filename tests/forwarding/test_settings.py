@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import ForwardError, IllegalArgument, IllegalTopic
+from commitlog.forwarding.cluster import Cluster
 from commitlog.forwarding.forward_settings import ForwardSettings, servers_of, settings_of, topic_map_of
 from commitlog.forwarding.kafka_properties import load_properties, without_secrets
+from tests.another_user import as_root
+from tests.children import in_child, may_have
 
 
 @pytest.mark.parametrize(
@@ -120,3 +123,14 @@ def test_a_setting_that_librdkafka_does_not_know_is_refused_without_its_value() 
         with pytest.raises(ForwardError, match=f"a setting for Kafka is not possible: .*{said}") as caught:
             Cluster(settings)
         assert "hidden" not in str(caught.value)
+
+
+@as_root
+def test_a_client_that_gets_no_threads_is_an_error_by_name() -> None:
+    """With two or three of them librdkafka ends the process by an assertion."""
+
+    def make() -> None:
+        may_have(threads=3)
+        Cluster(ForwardSettings("store", "localhost:1"))
+
+    assert in_child(make).startswith("NotEnoughThreads: a client of Kafka takes up to 8 threads")
