@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
+from commitlog.disk.file_channel import DISK
 from commitlog.spark.launching import class_data
-from commitlog.spark.launching.class_data import DRAFT_SECONDS, MAGIC, archive_path, sharing_options
+from commitlog.spark.launching.class_data import DRAFT_SECONDS, MAGIC, ROOM_BYTES, archive_path, sharing_options
 from commitlog.spark.launching.java import UNUSED_SECONDS, find_java
 
 
@@ -60,6 +61,14 @@ def test_made_by_one_session_and_used_by_the_next(places: tuple[Path, Path, Path
     assert using.startswith("-XX:SharedArchiveFile='")
     assert path_in(using).read_bytes() == MAGIC + bytes(96)
     assert not draft.exists()
+
+
+def test_none_is_made_where_it_has_no_room(places: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each JVM would try it for half a minute, and print at its end that it could not."""
+    with monkeypatch.context() as disk:
+        disk.setattr(DISK, "space", lambda path: (1 << 40, ROOM_BYTES - 1))
+        assert sharing_options(*places, "") == ""
+    assert sharing_options(*places, "") != ""
 
 
 def test_another_java_or_spark_has_an_archive_of_its_own(places: tuple[Path, Path, Path]) -> None:

@@ -38,6 +38,9 @@ MAGIC = 0xF00BABA8.to_bytes(4, "little")
 DRAFT_SECONDS = 600
 """A draft that is not whole after this time will never be whole."""
 
+ROOM_BYTES = 1 << 28
+"""An archive is made where that much is free. A JVM that finds no room prints so at its end."""
+
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _OWN_WORDS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
 _BASE = Path("lib", "server", "classes.jsa")
@@ -66,7 +69,8 @@ def sharing_options(
             os.utime(archive)
             return f"-XX:SharedArchiveFile='{archive}' {_QUIET}"
         draft = cache / f"{archive.stem}.{boot_id()[:8]}.{os.getpid()}.draft"
-        return f"-XX:ArchiveClassesAtExit='{draft}' {_QUIET}" if mode == "make" and _lock(archive) else ""
+        is_made = mode == "make" and DISK.space(cache)[1] >= ROOM_BYTES and _lock(archive)
+        return f"-XX:ArchiveClassesAtExit='{draft}' {_QUIET}" if is_made else ""
     except OSError:
         return ""  # no space, no permission or no such file; the session does not need an archive
 
