@@ -185,6 +185,8 @@ def _check(units: dict[Path, str]) -> None:
 
 def _write(units: dict[Path, str], own: dict[Path, str]) -> Iterator[str]:
     """Writes what differs, and says of each file what became of it. Raises OSError."""
+    from commitlog.disk.file_channel import DISK
+
     for file, text in (units | own).items():
         file.parent.mkdir(parents=True, exist_ok=True)
         before = file.read_text() if file.exists() else None
@@ -193,15 +195,8 @@ def _write(units: dict[Path, str], own: dict[Path, str]) -> Iterator[str]:
         elif file in own and before is not None:
             yield f"kept      {file}"
         else:
-            draft = file.with_name(f".{file.name}.new")
-            try:
-                draft.write_text(text)
-                draft.chmod(0o644)
-                draft.replace(file)
-            except OSError as error:
-                error.filename = str(file)  # a write that fails names none
-                draft.unlink(missing_ok=True)
-                raise
+            DISK.replace_file(file, text.encode())
+            file.chmod(0o644)
             yield f"wrote     {file}"
 
 
